@@ -1,0 +1,67 @@
+# Every target says in its ## comment what it does; `make help` prints them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+STAMP := .venv/.stamp
+PYTEST := $(BIN)/pytest
+PYTEST_ARGS ?=
+
+# PROOF:PACKAGE, see tools/debian_packages.sh.
+TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: $(STAMP) ## Build .venv from requirements.lock (PYTHON=python3.13 chooses the interpreter)
+
+$(STAMP): requirements.lock pyproject.toml tools/venv.sh
+	@tools/venv.sh $@
+
+.PHONY: run
+run: $(STAMP) ## Supervise `vllm serve MODEL` where MODEL, vllm and a GPU are there, else the simulator
+	@if [ -n "$$MODEL" ] && command -v vllm >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
+	    exec $(BIN)/vllm-watchdog run -- vllm serve "$$MODEL"; \
+	else \
+	    exec $(BIN)/vllm-watchdog run --simulate; \
+	fi
+
+.PHONY: test
+test: $(STAMP) ## Run all tests but those that need vLLM or a GPU (PYTEST_ARGS="-k word" narrows)
+	@tools/debian_packages.sh $(TEST_PACKAGES)
+	$(PYTEST) -n 2 --dist loadgroup --ignore=tests/e2e --ignore=tests/gpu $(PYTEST_ARGS)
+
+.PHONY: test-vllm
+test-vllm: $(STAMP) ## Run tests/e2e on the real vLLM, CPU build (3 minutes and 4 GB the first time)
+	@vllm=$$(tools/vllm_env.sh) && \
+	    VLLM_WATCHDOG_TEST_PYTHON="$$vllm/bin/python" \
+	    VLLM_WATCHDOG_TEST_MODEL="$$vllm/tiny-model" \
+	    $(PYTEST) tests/e2e -m vllm $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## Check style, format, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Format the tree and apply the safe fixes
+	$(BIN)/ruff check --fix-only --exit-zero
+	$(BIN)/ruff format
+
+.PHONY: bench
+bench: $(STAMP) ## Measure what is promised in numbers: medians with ranges, nothing asserted
+	$(BIN)/python -m tests.perf.bench
+
+.PHONY: lock
+lock: ## Resolve pyproject.toml into requirements.lock, for all supported Pythons and architectures
+	@tools/lock.sh
+
+.PHONY: clean
+clean: ## Remove .venv and all caches in the tree
+	rm -rf .venv .venv.lock .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
