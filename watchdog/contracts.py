@@ -1,0 +1,224 @@
+"""The contract of plug-ins: all that a probe or an action imports besides ``core.model``.
+
+A probe looks and an action acts. Neither judges: thresholds belong to rules, restraint to policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from watchdog.core.model import (
+    Cause,
+    Outcome,
+    ProcessState,
+    Sampled,
+    Seconds,
+    Subject,
+    SubjectKind,
+    Unread,
+)
+
+
+class ProbeError(Exception):
+    """A probe cannot read anything at all. The message is one line and starts "cannot …"."""
+
+
+class ActionError(Exception):
+    """An action cannot do its work. ``cause`` is the named reason, the message one line."""
+
+    def __init__(self, message: str, cause: Cause = Cause.UNKNOWN, *, unkillable: bool = False) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.unkillable = unkillable
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSpec:
+    """One declared sample: rules are checked against it and its metric is generated from it.
+
+    ``type`` is bool, int, float or str (str samples are for rules and status, never exported).
+    ``metric`` overrides the generated name ``vllm_watchdog_<probe>_<name>``.
+    """
+
+    name: str
+    type: type[bool | int | float | str]
+    unit: str
+    help: str
+    counter: bool = False
+    labels: tuple[str, ...] = ()
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where and how the engine's HTTP API is spoken to, read from its own command.
+
+    ``host`` is an address to connect to (loopback for a wildcard bind). ``uds`` is the path of a
+    Unix socket when the engine serves on one. ``api_key`` never appears in ``repr``.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    uds: str = ""
+    root_path: str = ""
+    served_name: str = ""
+    api_key: str = field(default="", repr=False)
+
+    @property
+    def base_url(self) -> str:
+        """``http://host:port`` or ``https://…``, IPv6 bracketed, without a trailing slash."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLook:
+    """What the core knew of an engine at its last step: for probes that look conditionally."""
+
+    generation: str = ""
+    state: ProcessState = ProcessState.STOPPED
+    leader: int | None = None
+    started_at: Seconds | None = None
+    ready: bool = False
+    progressed_at: Seconds | None = None
+    sleeping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process of an engine's set, as /proc shows it.
+
+    ``start_ticks`` (clock ticks since boot) together with the pid is its identity on this boot.
+    ``state`` is the kernel's letter (R S D T t Z X I). ``cpu_seconds`` is user plus system time.
+    ``threads`` counts living tasks: a zombie leader with another task still holds everything.
+    """
+
+    pid: int
+    start_ticks: int
+    ppid: int
+    session: int
+    state: str
+    comm: str
+    cpu_seconds: Seconds
+    rss_bytes: int
+    threads: int = 1
+
+
+class EngineTarget(Protocol):
+    """The engine that an engine probe looks at. All methods are safe from any thread."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def endpoint(self) -> Endpoint: ...
+    def look(self) -> EngineLook:
+        """The core's last published view of this engine."""
+        ...
+
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """The living set of the current generation, leader included; empty when there is none."""
+        ...
+
+    def log_bytes(self) -> int | None:
+        """Bytes the current generation has written to its log; None when unknown."""
+        ...
+
+
+class Probe(Protocol):
+    """Reads one source. Yields what it read and what it could not; raises ``ProbeError``."""
+
+    def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
+        """Read once. ``deadline`` is CLOCK_MONOTONIC: return before it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and children. Called once, from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSpec:
+    """What a probe module exports as ``PROBE``.
+
+    ``settings`` is a msgspec Struct type whose fields have defaults. ``build(settings, target)``
+    makes the probe: ``target`` is an ``EngineTarget`` when ``subject_kind`` is ENGINE, else None.
+    ``period`` and ``timeout`` are default durations in seconds.
+    """
+
+    name: str
+    subject_kind: SubjectKind
+    settings: type[Any]
+    samples: tuple[SampleSpec, ...]
+    build: Callable[[Any, Any], Probe]
+    period: Seconds = 1.0
+    timeout: Seconds = 5.0
+
+
+class EngineControl(Protocol):
+    """What an engine's actor lends to actions: the only hands that touch its processes.
+
+    Every call blocks until it is done and proven, is bounded in time, and raises ``ActionError``.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def stop(self, *, drain: bool, cause: Cause) -> None:
+        """Run the stop ladder until not one process of the generation lives.
+
+        Raises ``ActionError(unkillable=True)`` when something survives the last rung.
+        """
+        ...
+
+    def start(self, cause: Cause) -> None:
+        """Pass the release gate and spawn a new generation; returns at the spawn.
+
+        Raises ``ActionError`` with the named cause when the gate refuses or the spawn fails.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One action to carry out: what, on what, why, and for which incident."""
+
+    action: str
+    target: Subject
+    cause: Cause
+    incident: str = ""
+    drain: bool = False
+
+
+class Action(Protocol):
+    """Carries out an order on an engine. Raises ``ActionError``."""
+
+    def run(self, order: Order, engine: EngineControl) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """What an action module exports as ``ACTION``."""
+
+    name: str
+    help: str
+    build: Callable[[], Action]
+
+
+__all__ = [
+    "Action",
+    "ActionError",
+    "ActionSpec",
+    "EngineControl",
+    "EngineLook",
+    "EngineTarget",
+    "Endpoint",
+    "Order",
+    "Outcome",
+    "Probe",
+    "ProbeError",
+    "ProbeSpec",
+    "ProcessInfo",
+    "SampleSpec",
+]

@@ -1,0 +1,125 @@
+"""What operators ask for. A command outranks backoff, budget and pause, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from watchdog.core import incidents, rules
+from watchdog.core.lifecycle import set_out
+from watchdog.core.model import (
+    Cause,
+    Commanded,
+    Decision,
+    HoldReason,
+    Mode,
+    Pause,
+    ProcessState,
+    Record,
+    Seconds,
+    Verb,
+)
+from watchdog.core.policy import forgiven
+from watchdog.core.state import EngineState, State
+
+_Done = tuple[State, tuple[Decision, ...], tuple[Record, ...]]
+
+_ACTIONS = {
+    Verb.START: "start_engine",
+    Verb.STOP: "stop_engine",
+    Verb.RESTART: "restart_engine",
+    Verb.SHUTDOWN: "stop_engine",
+}
+_LIVE = frozenset({ProcessState.STARTING, ProcessState.RUNNING})
+
+
+def commanded(state: State, event: Commanded) -> _Done:
+    """Carry ``event`` out, or keep it for when the action in flight has ended."""
+    match event.verb:
+        case Verb.PAUSE:
+            pause = Pause(event.reason, event.owner, event.at, event.until)
+            keys = (("reason", event.reason), ("owner", event.owner))
+            return replace(state, pause=pause), (), (Record("watchdog.paused", "warning", keys),)
+        case Verb.RESUME:
+            state = replace(state, pause=None, watches=rules.rewound(state.watches))
+            return state, (), (Record("watchdog.resumed", "info"),)
+        case Verb.LEAVE:
+            return replace(state, shutting_down=True), (), ()
+        case Verb.SHUTDOWN:
+            return _each(replace(state, shutting_down=True), event)
+        case Verb.START | Verb.STOP | Verb.RESTART | Verb.RESET_BREAKER:
+            return _each(state, event)
+
+
+def _each(state: State, event: Commanded) -> _Done:
+    decisions: list[Decision] = []
+    records: list[Record] = []
+    for engine in tuple(state.engines.values()):
+        if event.engine in {"", engine.name}:
+            state, more, lines = execute(state, engine, event.verb, event.at)
+            decisions.extend(more)
+            records.extend(lines)
+    return state, tuple(decisions), tuple(records)
+
+
+def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done:
+    """One verb on one engine. While an action runs it waits, a later verb in its place."""
+    engine = _meant(engine, verb)
+    records: tuple[Record, ...] = ()
+    if verb is Verb.RESET_BREAKER:
+        if engine.history.breaker_open:
+            records = (Record("breaker.closed", "info", (("engine", engine.name),)),)
+        engine = forgiven(engine)
+        verb = Verb.START
+    if state.mode is not Mode.ACT:
+        return _put(state, engine), (_decision(state, engine, verb, at, observed=True),), records
+    if engine.in_flight:
+        return _put(state, replace(engine, pending=verb)), (), records
+    engine = replace(engine, pending=None)
+    if _done_already(engine, verb):
+        return _put(state, engine), (), records
+    engine = set_out(engine, _ACTIONS[verb], at)
+    state = _put(state, engine)
+    return state, (_decision(state, engine, verb, at, observed=False),), records
+
+
+def _meant(engine: EngineState, verb: Verb) -> EngineState:
+    """What the operator wants from now on; a stop is sticky, our own shutdown is not."""
+    history = engine.history
+    match verb:
+        case Verb.STOP:
+            history = replace(history, wanted=False)
+        case Verb.START | Verb.RESTART:
+            history = replace(history, wanted=True, given_up=None)
+        case _:
+            pass
+    return replace(engine, history=history)
+
+
+def _done_already(engine: EngineState, verb: Verb) -> bool:
+    match verb:
+        case Verb.START:
+            return engine.process in _LIVE or not engine.history.wanted
+        case Verb.STOP | Verb.SHUTDOWN:
+            return engine.process is ProcessState.STOPPED
+        case _:
+            return False
+
+
+def _decision(
+    state: State, engine: EngineState, verb: Verb, at: Seconds, *, observed: bool
+) -> Decision:
+    incident = incidents.open_on(state, engine.subject)
+    return Decision(
+        at=at,
+        rule="operator",
+        target=engine.subject,
+        action=_ACTIONS[verb],
+        cause=Cause.OPERATOR,
+        hold=HoldReason.OBSERVE if observed else None,
+        detail=verb.value,
+        incident=incident.id if incident is not None else "",
+    )
+
+
+def _put(state: State, engine: EngineState) -> State:
+    return replace(state, engines={**state.engines, engine.name: engine})

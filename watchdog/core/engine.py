@@ -1,0 +1,291 @@
+"""The heart: ``step``. One event in; a new state, what was decided, and the journal out.
+
+The stages run in the order of the flow, each on what the one before left: facts are taken in,
+verdicts fused, rules watched, incidents kept, decisions made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from watchdog.core import incidents, policy, rules, verdict
+from watchdog.core.commands import commanded, execute
+from watchdog.core.facts import took
+from watchdog.core.lifecycle import move, set_out
+from watchdog.core.model import (
+    SERVING,
+    Cause,
+    Commanded,
+    Decision,
+    Event,
+    Finding,
+    HoldReason,
+    Mode,
+    ProcessState,
+    Record,
+    Seconds,
+    Subject,
+    SubjectKind,
+    Value,
+    Verdict,
+)
+from watchdog.core.rules import Rule, View
+from watchdog.core.state import EngineState, PolicySettings, State, Step, Watch
+
+_FAILED = frozenset({Verdict.DEAD, Verdict.STALLED})
+_LOUD = {"info": "info", "warning": "warning", "critical": "error"}
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a step has gathered so far. Lives for one step only."""
+
+    at: Seconds
+    state: State
+    findings: list[Finding] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+
+
+def step(state: State, event: Event, rule_set: Sequence[Rule], settings: PolicySettings) -> Step:
+    """Take ``event`` in. Pure: the same arguments give the same step, on any machine, any day."""
+    state, records = took(state, event, settings)
+    work = _Work(event.at, state, records=list(records))
+    _expire_pause(work)
+    if isinstance(event, Commanded):
+        _add(work, commanded(work.state, event))
+    _carry_out_pending(work)
+    _fuse(work, settings)
+    _watch(work, rule_set)
+    _keep_incidents(work)
+    _decide(work, settings)
+    return Step(
+        state=work.state,
+        findings=tuple(work.findings),
+        decisions=tuple(work.decisions),
+        records=tuple(work.records),
+        wake_at=_wake_at(work.state, rule_set, event.at),
+    )
+
+
+def _add(work: _Work, done: tuple[State, tuple[Decision, ...], tuple[Record, ...]]) -> None:
+    work.state, decisions, records = done
+    work.records.extend(records)
+    for decision in decisions:
+        _note(work, decision)
+
+
+def _expire_pause(work: _Work) -> None:
+    """A pause that ends leaves no debts: whatever was pending must hold anew."""
+    pause = work.state.pause
+    if pause is None or pause.until is None or work.at < pause.until:
+        return
+    work.state = replace(work.state, pause=None, watches=rules.rewound(work.state.watches))
+    work.records.append(Record("watchdog.resumed", "info", (("reason", "pause expired"),)))
+
+
+def _carry_out_pending(work: _Work) -> None:
+    for engine in tuple(work.state.engines.values()):
+        if engine.pending is not None and not engine.in_flight:
+            _add(work, execute(work.state, engine, engine.pending, work.at))
+
+
+def _fuse(work: _Work, settings: PolicySettings) -> None:
+    engines = {name: _fused(work, engine, settings) for name, engine in work.state.engines.items()}
+    work.state = replace(work.state, engines=engines)
+
+
+def _fused(work: _Work, engine: EngineState, settings: PolicySettings) -> EngineState:
+    at = work.at
+    if engine.process is ProcessState.STARTING and verdict.is_first_ready(engine.vitals):
+        engine = _first_ready(work, engine)
+    judged = verdict.judge(engine, at)
+    live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
+    if live and judged.verdict in _FAILED and engine.failed_at is None:
+        engine = policy.failed(engine, at, judged.cause, "; ".join(judged.reasons), settings)
+        engine = replace(engine, began_at=judged.began_at or at)
+    elif live and judged.verdict not in _FAILED and engine.failed_at is not None:
+        engine = replace(engine, failed_at=None, began_at=None, retry_at=None)
+    return replace(engine, verdict=judged.verdict, reasons=judged.reasons)
+
+
+def _first_ready(work: _Work, engine: EngineState) -> EngineState:
+    at = work.at
+    began = engine.started_at if engine.started_at is not None else at
+    engine = replace(move(engine, ProcessState.RUNNING, at), ready_at=at, ready_seconds=at - began)
+    keys = (
+        ("engine", engine.name),
+        ("generation", engine.generation),
+        ("ready_seconds", round(at - began, 3)),
+        ("canary", engine.vitals.canary),
+    )
+    proven = engine.vitals.progressed_at is not None
+    work.records.append(Record("engine.ready" if proven else "engine.unproven", "info", keys))
+    return engine
+
+
+def view_of(engine: EngineState) -> View:
+    """All that rules can ask about an engine."""
+    values: dict[str, Value] = {
+        "process": engine.process.value,
+        "verdict": engine.verdict.value,
+        "cause": engine.cause.value,
+        "wanted": engine.history.wanted,
+        "reason": "; ".join(engine.reasons) or engine.explanation,
+        "members": engine.vitals.members,
+    }
+    return values
+
+
+def _watch(work: _Work, rule_set: Sequence[Rule]) -> None:
+    watches = dict(work.state.watches)
+    for rule in rule_set:
+        if rule.mode is Mode.OFF:
+            continue
+        for subject, view in _views(work.state, rule.subject):
+            before = watches.get((rule.name, subject), Watch())
+            after = rules.watch(rule, subject, view, before, work.at)
+            if after != before:
+                watches[rule.name, subject] = after
+                _note_change(work, before, after)
+    work.state = replace(work.state, watches=watches)
+
+
+def _views(state: State, kind: SubjectKind) -> list[tuple[Subject, View]]:
+    if kind is not SubjectKind.ENGINE:
+        return []
+    return [(engine.subject, view_of(engine)) for engine in state.engines.values()]
+
+
+def _note_change(work: _Work, before: Watch, after: Watch) -> None:
+    if before.firing is None and after.firing is not None:
+        work.findings.append(after.firing)
+        level = _LOUD[after.firing.severity.value]
+        work.records.append(Record("finding.firing", level, _finding_keys(work, after.firing)))
+    elif before.firing is not None and after.firing is None:
+        keys = _finding_keys(work, before.firing)
+        work.records.append(Record("finding.resolved", "info", keys))
+
+
+def _finding_keys(work: _Work, finding: Finding) -> tuple[tuple[str, object], ...]:
+    incident = incidents.open_on(work.state, finding.subject)
+    return (
+        ("rule", finding.rule),
+        ("severity", finding.severity.value),
+        ("subject", str(finding.subject)),
+        ("engine", finding.subject.name),
+        ("summary", finding.summary),
+        ("incident", incident.id if incident is not None else ""),
+        *finding.evidence,
+    )
+
+
+def firing(state: State) -> list[tuple[tuple[str, Subject], Finding]]:
+    """Every firing finding with the key of its watch, loudest first."""
+    found = [(key, seen.firing) for key, seen in state.watches.items() if seen.firing is not None]
+    order = {"critical": 0, "warning": 1, "info": 2}
+    return sorted(found, key=lambda pair: order[pair[1].severity.value])
+
+
+def _keep_incidents(work: _Work) -> None:
+    fires = firing(work.state)
+    for _, finding in fires:
+        work.state, records = incidents.opened(work.state, finding, work.at)
+        work.records.extend(records)
+    troubled = {finding.subject for _, finding in fires}
+    for incident in work.state.incidents:
+        if incident.resolved_at is None and incident.subject not in troubled:
+            work.state, records = incidents.resolved(work.state, incident.subject, work.at)
+            work.records.extend(records)
+
+
+def _decide(work: _Work, settings: PolicySettings) -> None:
+    for key, finding in firing(work.state):
+        engine = work.state.engines.get(finding.subject.name)
+        if engine is None or not finding.actions:
+            continue
+        _decide_one(work, key, finding, engine, settings)
+
+
+def _decide_one(
+    work: _Work,
+    key: tuple[str, Subject],
+    finding: Finding,
+    engine: EngineState,
+    settings: PolicySettings,
+) -> None:
+    hold = policy.restraint(work.state, engine, finding, work.at, settings)
+    if hold is HoldReason.BUDGET:
+        engine = policy.open_breaker(engine, work.at)
+        keys = (("engine", engine.name), ("restarts", len(engine.history.restarts)))
+        work.records.append(Record("breaker.opened", "error", keys))
+    elif hold is HoldReason.BLOCKED and engine.process is ProcessState.BACKOFF:
+        engine = move(engine, ProcessState.GIVEN_UP, work.at)
+    elif hold is None:
+        engine = _acting(engine, finding, work.at, settings)
+    engine = replace(engine, verdict=verdict.judge(engine, work.at).verdict)
+    work.state = replace(work.state, engines={**work.state.engines, engine.name: engine})
+    before = work.state.watches[key]
+    if hold is None or hold is not before.held:
+        _note(work, _decision(work, finding, engine, hold))
+    watches = {**work.state.watches, key: replace(before, held=hold)}
+    work.state = replace(work.state, watches=watches)
+
+
+def _acting(
+    engine: EngineState, finding: Finding, at: Seconds, settings: PolicySettings
+) -> EngineState:
+    action = finding.actions[0]
+    if engine.failed_at is not None:
+        engine = policy.charge(engine, at, settings)
+    return set_out(engine, action, at)
+
+
+def _decision(
+    work: _Work, finding: Finding, engine: EngineState, hold: HoldReason | None
+) -> Decision:
+    incident = incidents.open_on(work.state, finding.subject)
+    first = finding.actions[0] == "start_engine"
+    return Decision(
+        at=work.at,
+        rule=finding.rule,
+        target=finding.subject,
+        action=finding.actions[0],
+        cause=Cause.OPERATOR if first else engine.cause,
+        hold=hold,
+        detail="; ".join(engine.reasons) or engine.explanation,
+        incident=incident.id if incident is not None else "",
+    )
+
+
+def _note(work: _Work, decision: Decision) -> None:
+    work.decisions.append(decision)
+    if decision.hold is None:
+        work.state = incidents.acted(work.state, decision)
+    keys: tuple[tuple[str, object], ...] = (
+        ("rule", decision.rule),
+        ("engine", decision.target.name),
+        ("action", decision.action),
+        ("cause", decision.cause.value),
+        ("detail", decision.detail),
+        ("incident", decision.incident),
+    )
+    if decision.hold is not None:
+        keys = (*keys, ("reason", decision.hold.value))
+    event = "decision.act" if decision.hold is None else "decision.hold"
+    work.records.append(Record(event, "info", keys))
+
+
+def _wake_at(state: State, rule_set: Sequence[Rule], at: Seconds) -> Seconds | None:
+    moments: list[Seconds | None] = [state.pause.until if state.pause is not None else None]
+    for engine in state.engines.values():
+        moments.append(engine.retry_at)
+        moments.append(verdict.next_look(engine, at))
+    for rule in rule_set:
+        for subject, _ in _views(state, rule.subject):
+            moments.append(rules.next_look(rule, state.watches.get((rule.name, subject), Watch())))
+    return min((m for m in moments if m is not None and m > at), default=None)
+
+
+__all__ = ["SERVING", "firing", "step", "view_of"]

@@ -1,0 +1,174 @@
+"""Takes in what happened: readings, spawns, exits and outcomes become state. Nothing is judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from watchdog.core import vitals
+from watchdog.core.lifecycle import move
+from watchdog.core.model import (
+    ActionFinished,
+    Cause,
+    Commanded,
+    EngineExited,
+    EngineSpawned,
+    Event,
+    ProcessState,
+    Reading,
+    ReadingTaken,
+    Record,
+    Tick,
+)
+from watchdog.core.policy import failed
+from watchdog.core.state import EngineState, PolicySettings, State
+
+_Taken = tuple[State, tuple[Record, ...]]
+
+
+def took(state: State, event: Event, settings: PolicySettings) -> _Taken:
+    """``state`` with the fact that ``event`` reports, and the journal lines about it."""
+    match event:
+        case ReadingTaken():
+            return _read(state, event.reading), ()
+        case EngineSpawned():
+            return _spawned(state, event)
+        case EngineExited():
+            return _exited(state, event, settings)
+        case ActionFinished():
+            return _finished(state, event, settings)
+        case Tick() | Commanded():
+            return state, ()
+        case _:
+            assert_never(event)
+
+
+def swap(state: State, engine: EngineState) -> State:
+    """``state`` with ``engine`` in the place of its former self."""
+    return replace(state, engines={**state.engines, engine.name: engine})
+
+
+def _read(state: State, reading: Reading) -> State:
+    name = reading.subject.name if reading.subject is not None else ""
+    readings = {**state.readings, (reading.probe, name): reading}
+    state = replace(state, readings=readings)
+    engine = state.engines.get(name)
+    if engine is None or reading.error is not None or reading.generation != engine.generation:
+        return state
+    if not engine.generation:
+        return state
+    seen = vitals.absorb(engine.vitals, reading, engine.settings.fusion)
+    return swap(state, replace(engine, vitals=seen))
+
+
+def _spawned(state: State, event: EngineSpawned) -> _Taken:
+    engine = state.engines.get(event.engine)
+    if engine is None:
+        return state, ()
+    history = engine.history
+    if not event.adopted:
+        history = replace(history, starts=history.starts + 1)
+    to = ProcessState.RUNNING if event.ready else ProcessState.STARTING
+    began = event.spawned_at if event.spawned_at is not None else event.at
+    engine = replace(
+        move(engine, to, event.at),
+        generation=event.generation,
+        leader=event.pid,
+        started_at=began,
+        ready_at=event.at if event.ready else None,
+        start_cause=event.cause,
+        vitals=vitals.begin(event.at),
+        history=history,
+        failed_at=None,
+        began_at=None,
+        retry_at=None,
+    )
+    name = "engine.adopted" if event.adopted else "engine.started"
+    keys = (
+        ("engine", engine.name),
+        ("pid", event.pid),
+        ("generation", event.generation),
+        ("cause", event.cause.value),
+        ("starts", history.starts),
+    )
+    return swap(state, engine), (Record(name, "info", keys),)
+
+
+def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Taken:
+    engine = state.engines.get(event.engine)
+    if engine is None or event.generation != engine.generation:
+        return state, ()
+    asked = engine.process is ProcessState.STOPPING
+    cause = Cause.OPERATOR if asked and engine.in_flight == "stop_engine" else event.cause
+    keys: tuple[tuple[str, object], ...] = (
+        ("engine", engine.name),
+        ("generation", event.generation),
+        ("exit_code", event.exit_code),
+        ("signal", event.signal),
+        ("cause", cause.value),
+        ("explanation", event.explanation),
+        ("expected", asked),
+    )
+    record = Record("engine.exited", "info" if asked else "error", keys)
+    engine = replace(engine, leader=None)
+    if not asked:
+        engine = _lost(engine, event, settings)
+    return swap(state, engine), (record,)
+
+
+def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) -> EngineState:
+    """An exit that nobody asked for is a failure, whatever its code."""
+    engine = failed(engine, event.at, event.cause, event.explanation, settings)
+    given_up = engine.history.given_up is not None or engine.history.breaker_open
+    to = ProcessState.GIVEN_UP if given_up else ProcessState.BACKOFF
+    return replace(move(engine, to, event.at), reasons=(event.explanation or event.cause.value,))
+
+
+def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> _Taken:
+    outcome = event.outcome
+    engine = state.engines.get(outcome.target.name)
+    if engine is None or engine.subject != outcome.target:
+        return state, ()
+    engine = replace(engine, in_flight="")
+    if not outcome.ok:
+        engine = _not_done(engine, event, settings)
+    elif outcome.action == "stop_engine":
+        engine = _stopped(engine, event)
+    keys: tuple[tuple[str, object], ...] = (
+        ("engine", engine.name),
+        ("action", outcome.action),
+        ("result", "ok" if outcome.ok else "failed"),
+        ("took_s", round(outcome.took, 3)),
+        ("explanation", outcome.explanation),
+        *outcome.evidence,
+    )
+    records = [Record("action.finished", "info" if outcome.ok else "error", keys)]
+    if engine.process is ProcessState.STOPPED:
+        records.append(Record("engine.stopped", "info", (("engine", engine.name),)))
+    return swap(state, engine), tuple(records)
+
+
+def _stopped(engine: EngineState, event: ActionFinished) -> EngineState:
+    engine = move(engine, ProcessState.STOPPED, event.at)
+    return replace(
+        engine,
+        generation="",
+        leader=None,
+        vitals=vitals.begin(event.at),
+        reasons=(),
+        failed_at=None,
+        began_at=None,
+        retry_at=None,
+    )
+
+
+def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettings) -> EngineState:
+    outcome = event.outcome
+    if outcome.unkillable:
+        engine = move(engine, ProcessState.UNKILLABLE, event.at)
+        return replace(engine, reasons=(outcome.explanation,))
+    engine = replace(engine, leader=None, ready_at=None)
+    engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings)
+    given_up = engine.history.given_up is not None or engine.history.breaker_open
+    to = ProcessState.GIVEN_UP if given_up else ProcessState.BACKOFF
+    return replace(move(engine, to, event.at), reasons=(outcome.explanation,))

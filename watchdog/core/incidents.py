@@ -1,0 +1,114 @@
+"""Incidents: one story per subject from the first firing finding to the last one cleared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from watchdog.core.model import (
+    SERVING,
+    Cause,
+    Decision,
+    Finding,
+    Incident,
+    Record,
+    Seconds,
+    Severity,
+    Subject,
+)
+from watchdog.core.state import EngineState, State
+
+_KEPT = 50
+"""Closed incidents that stay in memory; the store keeps more."""
+
+
+def open_on(state: State, subject: Subject) -> Incident | None:
+    """The open incident of ``subject``, if there is one."""
+    for incident in state.incidents:
+        if incident.subject == subject and incident.resolved_at is None:
+            return incident
+    return None
+
+
+def opened(state: State, finding: Finding, at: Seconds) -> tuple[State, tuple[Record, ...]]:
+    """``state`` with an incident for ``finding``, unless one is open or it is only information."""
+    if finding.severity is Severity.INFO or open_on(state, finding.subject) is not None:
+        return state, ()
+    engine = _engine(state, finding.subject)
+    began = engine.began_at if engine is not None and engine.began_at is not None else at
+    incident = Incident(
+        id=f"inc-{state.incident_serial + 1:06d}",
+        rule=finding.rule,
+        subject=finding.subject,
+        severity=finding.severity,
+        summary=finding.summary,
+        opened_at=at,
+        began_at=began,
+        cause=engine.cause if engine is not None else Cause.UNKNOWN,
+        explanation=engine.explanation if engine is not None else "",
+    )
+    kept = (*state.incidents, incident)[-_KEPT:]
+    state = replace(state, incidents=kept, incident_serial=state.incident_serial + 1)
+    return state, (Record("incident.opened", "error", _keys(incident)),)
+
+
+def acted(state: State, decision: Decision) -> State:
+    """``state`` with an act written into the incident of its target."""
+    incident = open_on(state, decision.target)
+    if incident is None:
+        return state
+    decided = incident.decided_at if incident.decided_at is not None else decision.at
+    actions = (*incident.actions, decision.action)
+    return _swap(state, replace(incident, decided_at=decided, actions=actions))
+
+
+def resolved(state: State, subject: Subject, at: Seconds) -> tuple[State, tuple[Record, ...]]:
+    """``state`` with the incident of ``subject`` closed: nothing about it fires any more."""
+    incident = open_on(state, subject)
+    if incident is None:
+        return state, ()
+    incident = replace(
+        incident, resolved_at=at, outcome=_outcome(incident, _engine(state, subject))
+    )
+    times: tuple[tuple[str, object], ...] = (
+        ("outcome", incident.outcome),
+        ("detected_after_s", _span(incident.began_at, incident.decided_at or incident.opened_at)),
+        ("recovered_after_s", _span(incident.decided_at or incident.opened_at, at)),
+        ("actions", list(incident.actions)),
+    )
+    record = Record("incident.resolved", "info", _keys(incident) + times)
+    return _swap(state, incident), (record,)
+
+
+def _outcome(incident: Incident, engine: EngineState | None) -> str:
+    if engine is None:
+        return "cleared"
+    if engine.verdict in SERVING:
+        by_hand = engine.start_cause is Cause.OPERATOR and incident.actions
+        return "operator" if by_hand else "recovered" if incident.actions else "cleared"
+    return "cleared" if engine.history.wanted else "operator"
+
+
+def _keys(incident: Incident) -> tuple[tuple[str, object], ...]:
+    return (
+        ("incident", incident.id),
+        ("rule", incident.rule),
+        ("severity", incident.severity.value),
+        ("subject", str(incident.subject)),
+        ("engine", incident.subject.name),
+        ("cause", incident.cause.value),
+        ("explanation", incident.explanation),
+    )
+
+
+def _span(begin: Seconds, end: Seconds) -> float:
+    return round(max(end - begin, 0.0), 3)
+
+
+def _engine(state: State, subject: Subject) -> EngineState | None:
+    engine = state.engines.get(subject.name)
+    return engine if engine is not None and engine.subject == subject else None
+
+
+def _swap(state: State, incident: Incident) -> State:
+    swapped = tuple(incident if old.id == incident.id else old for old in state.incidents)
+    return replace(state, incidents=swapped)

@@ -1,0 +1,231 @@
+"""What the core remembers between two events. Frozen: a step makes a new one.
+
+Everything that a restart of the watchdog must not forget is in ``RestartHistory`` and ``Pause``;
+the rest is learned anew within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from watchdog.core.model import (
+    Cause,
+    Decision,
+    Finding,
+    HoldReason,
+    Incident,
+    Mode,
+    Pause,
+    ProcessState,
+    Reading,
+    Record,
+    Seconds,
+    Subject,
+    Verb,
+    Verdict,
+    engine_subject,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FusionSettings:
+    """Deadlines of the verdict, in seconds. Each guards against a restart of a working engine."""
+
+    stopped_confirm: Seconds = 2.0
+    """A member in state T this long corroborates a failed canary; a debugger's blink does not."""
+    stall_canaries: int = 3
+    """Timed-out canaries in a row before an engine that uses no CPU counts as stalled."""
+    quiet_cores: float = 0.2
+    """Below this CPU use (in cores, leader included) the set is quiet: nobody computes."""
+    long_stall: Seconds = 120.0
+    """No progress for this long although something computes: longer than the longest prefill
+    that production reports (false restarts went from 8 a day to none at 120 s)."""
+    blind_stall: Seconds = 300.0
+    """As ``long_stall`` when progress cannot be read or the GPU is at work: less is known."""
+    compile_stall: Seconds = 1800.0
+    """As ``long_stall`` while compilers run below the engine."""
+    unhealthy_limit: Seconds = 60.0
+    """``/health`` 503 with a living EngineCore is scaling or a weight swap, for this long."""
+    refused_limit: Seconds = 10.0
+    """A ready engine that refuses connections this long has lost its API server."""
+    core_gone_confirm: Seconds = 1.0
+    """EngineCore missing this long is dead even when ``/health`` has not noticed."""
+    proof_for: Seconds = 45.0
+    """A token seen proves health this long; longer than any period of the engine probes."""
+    stale_after: Seconds = 15.0
+    """Readings older than this say nothing about now."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the core needs to know of one configured engine."""
+
+    name: str
+    start_timeout: Seconds = 1800.0
+    start_deadline: Seconds | None = None
+    fusion: FusionSettings = field(default_factory=FusionSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """At most ``count`` restarts in any ``window`` seconds."""
+
+    count: int
+    window: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """Restraint, in seconds. The defaults are those of the configuration."""
+
+    backoff_initial: Seconds = 1.0
+    backoff_max: Seconds = 300.0
+    backoff_jitter: float = 0.1
+    reset_after_ready: Seconds = 600.0
+    restart_budget: Budget = Budget(5, 3600.0)
+    boot_budget: Budget = Budget(3, 3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One restart that the watchdog made by itself; ``boot`` when the engine never got ready."""
+
+    at: Seconds
+    boot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RestartHistory:
+    """What restraint is decided from; kept in the store across restarts of the watchdog.
+
+    ``failures`` counts failures in a row since the engine was last ready for long.
+    ``given_up`` is the cause that a retry cannot cure.
+    """
+
+    restarts: tuple[Restart, ...] = ()
+    failures: int = 0
+    breaker_open: bool = False
+    given_up: Cause | None = None
+    wanted: bool = True
+    starts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What the readings of the present generation have shown so far; None is not known.
+
+    ``progressed_at`` is the last moment at which tokens provably moved. ``failing_since`` is when
+    the first of the present row of timed-out canaries was sent.
+    """
+
+    process_at: Seconds | None = None
+    leader_alive: bool | None = None
+    members: int = 0
+    cores: int = 0
+    core_seen: bool = False
+    core_gone_since: Seconds | None = None
+    stopped_members: int = 0
+    stopped_since: Seconds | None = None
+    compilers: int = 0
+    cpu_seconds: float | None = None
+    quiet_since: Seconds | None = None
+    rss_bytes: int = 0
+    log_bytes: int = 0
+    health: str = ""
+    health_at: Seconds | None = None
+    health_since: Seconds | None = None
+    canary: str = ""
+    canary_at: Seconds | None = None
+    canary_status: int = 0
+    canary_since: Seconds | None = None
+    timeouts: int = 0
+    failing_since: Seconds | None = None
+    metrics_at: Seconds | None = None
+    progress: tuple[tuple[str, float], ...] = ()
+    running: float | None = None
+    waiting: float | None = None
+    sleeping: bool = False
+    gpu_busy_at: Seconds | None = None
+    progressed_at: Seconds | None = None
+    start_sign_at: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """One engine: its processes, its health, and what was last decided about it.
+
+    ``cause``, ``explanation`` and ``failed_at`` describe the failure that is being dealt with;
+    ``retry_at`` is when backoff lets the next start happen. ``in_flight`` names the running
+    action, "" when there is none; ``pending`` is the operator's command that waits for its end.
+    """
+
+    settings: EngineSettings
+    process: ProcessState = ProcessState.STOPPED
+    since: Seconds = 0.0
+    generation: str = ""
+    leader: int | None = None
+    started_at: Seconds | None = None
+    ready_at: Seconds | None = None
+    ready_seconds: Seconds | None = None
+    start_cause: Cause = Cause.OPERATOR
+    vitals: Vitals = field(default_factory=Vitals)
+    verdict: Verdict = Verdict.STOPPED
+    reasons: tuple[str, ...] = ()
+    cause: Cause = Cause.UNKNOWN
+    explanation: str = ""
+    failed_at: Seconds | None = None
+    began_at: Seconds | None = None
+    retry_at: Seconds | None = None
+    history: RestartHistory = field(default_factory=RestartHistory)
+    in_flight: str = ""
+    pending: Verb | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        return self.settings.name
+
+    @property
+    def subject(self) -> Subject:
+        """``engine/NAME``."""
+        return engine_subject(self.settings.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One rule on one subject: pending since, firing since, clear since; None when not."""
+
+    pending_since: Seconds | None = None
+    firing: Finding | None = None
+    clear_since: Seconds | None = None
+    held: HoldReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything the core knows. ``readings`` holds the last reading of each (probe, subject)."""
+
+    engines: Mapping[str, EngineState] = field(default_factory=dict)
+    readings: Mapping[tuple[str, str], Reading] = field(default_factory=dict)
+    watches: Mapping[tuple[str, Subject], Watch] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
+    incident_serial: int = 0
+    mode: Mode = Mode.ACT
+    pause: Pause | None = None
+    shutting_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one event led to.
+
+    ``decisions`` holds every act and every hold whose reason is new; ``records`` the journal
+    lines; ``wake_at`` the next moment at which time alone can change something.
+    """
+
+    state: State
+    findings: tuple[Finding, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    records: tuple[Record, ...] = ()
+    wake_at: Seconds | None = None

@@ -1,0 +1,214 @@
+"""Fuses an engine's vital signs into one verdict, with the sentences that explain it.
+
+The order of the questions is the order of certainty. A stall is only ever named when a completion
+was asked for and did not come: slow HTTP, still counters and a busy GPU prove nothing alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from watchdog.core.model import Cause, ProcessState, Seconds, Verdict
+from watchdog.core.state import EngineState, FusionSettings, Vitals
+
+_SERVER_ERROR = 500
+
+_STATIC = {
+    ProcessState.STOPPED: Verdict.STOPPED,
+    ProcessState.STOPPING: Verdict.STOPPING,
+    ProcessState.BACKOFF: Verdict.DEAD,
+    ProcessState.GIVEN_UP: Verdict.GIVEN_UP,
+    ProcessState.UNKILLABLE: Verdict.UNKILLABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, why, and for ``dead`` and ``stalled`` its cause and when the trouble began."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    cause: Cause = Cause.UNKNOWN
+    began_at: Seconds | None = None
+
+
+def judge(engine: EngineState, at: Seconds) -> Judgement:
+    """The verdict on ``engine`` at ``at``."""
+    static = _STATIC.get(engine.process)
+    if static is not None:
+        return Judgement(static, engine.reasons)
+    if engine.process is ProcessState.STARTING:
+        return _starting(engine, at)
+    return _running(engine.vitals, at, engine.settings.fusion)
+
+
+def is_first_ready(vitals: Vitals) -> bool:
+    """Whether a starting engine has shown what it can: a token, or the named lack of one.
+
+    An engine that asks for a key we do not have, sleeps, or answers every completion with an
+    error has finished starting too; it runs, ``degraded``.
+    """
+    if vitals.health != "ok":
+        return False
+    return vitals.sleeping or vitals.canary in {"ok", "unauthorized", "failed"}
+
+
+def _starting(engine: EngineState, at: Seconds) -> Judgement:
+    vitals, settings = engine.vitals, engine.settings
+    gone = _core_gone(vitals, at, settings.fusion)
+    if gone is not None:
+        return gone
+    began = engine.started_at if engine.started_at is not None else at
+    sign = vitals.start_sign_at if vitals.start_sign_at is not None else began
+    if at - sign >= settings.start_timeout:
+        text = f"no progress of the start for {settings.start_timeout:.0f} s"
+        return Judgement(Verdict.DEAD, (text,), Cause.START_TIMEOUT, sign)
+    if settings.start_deadline is not None and at - began >= settings.start_deadline:
+        text = f"not ready within {settings.start_deadline:.0f} s"
+        return Judgement(Verdict.DEAD, (text,), Cause.START_TIMEOUT, began)
+    return Judgement(Verdict.STARTING, ("waiting for the first token",))
+
+
+def _running(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement:
+    return (
+        _unproven(v)
+        or _core_gone(v, at, s)
+        or _unhealthy(v, at, s)
+        or _refused(v, at, s)
+        or _cannot_serve(v, at, s)
+        or _stall(v, at, s)
+        or _silent(v, at, s)
+        or _serving(v)
+    )
+
+
+def _unproven(v: Vitals) -> Judgement | None:
+    if v.process_at is None and v.health_at is None and v.metrics_at is None:
+        return Judgement(Verdict.DEGRADED, ("not looked at yet",))
+    return None
+
+
+def _silent(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    """Nobody says it is sick, but nobody has seen it serve either."""
+    if v.progressed_at is None:
+        return Judgement(Verdict.DEGRADED, ("no token seen yet",))
+    if at - v.progressed_at < s.proof_for:
+        return None
+    return Judgement(Verdict.DEGRADED, (f"no token seen for {at - v.progressed_at:.0f} s",))
+
+
+def _core_gone(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    if v.core_gone_since is None:
+        return None
+    if v.health == "status" or at - v.core_gone_since >= s.core_gone_confirm:
+        return Judgement(
+            Verdict.DEAD,
+            ("EngineCore is gone, the API server lives on",),
+            Cause.ENGINE_CORE_DIED,
+            v.core_gone_since,
+        )
+    return Judgement(Verdict.DEGRADED, ("EngineCore is missing",))
+
+
+def _unhealthy(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    if v.health != "status" or v.health_since is None:
+        return None
+    if at - v.health_since < s.unhealthy_limit:
+        return Judgement(Verdict.DEGRADED, ("/health answers with an error",))
+    text = f"/health has answered with an error for {s.unhealthy_limit:.0f} s"
+    return Judgement(Verdict.DEAD, (text,), Cause.ENGINE_CORE_DIED, v.health_since)
+
+
+def _refused(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    if v.health != "refused" or v.health_since is None:
+        return None
+    if at - v.health_since < s.refused_limit:
+        return Judgement(Verdict.DEGRADED, ("the engine refuses connections",))
+    text = f"the engine has refused connections for {s.refused_limit:.0f} s"
+    return Judgement(Verdict.DEAD, (text,), Cause.CRASH, v.health_since)
+
+
+def _cannot_serve(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    if v.sleeping:
+        return Judgement(Verdict.DEGRADED, ("the engine sleeps",))
+    newer = v.canary_at is not None and (v.progressed_at or 0.0) < v.canary_at
+    if not newer or v.canary not in {"unauthorized", "failed"}:
+        return None
+    if v.canary == "unauthorized":
+        return Judgement(Verdict.DEGRADED, ("the completion was refused: API key needed",))
+    since = v.canary_since if v.canary_since is not None else at
+    if v.canary_status >= _SERVER_ERROR and at - since >= s.unhealthy_limit:
+        text = f"every completion has failed for {s.unhealthy_limit:.0f} s"
+        return Judgement(Verdict.DEAD, (text,), Cause.CRASH, since)
+    return Judgement(Verdict.DEGRADED, (f"the completion failed with {v.canary_status}",))
+
+
+def _stall(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    """None while no completion is overdue; else stalled, or what speaks against it."""
+    if v.failing_since is None:
+        return None
+    since = v.failing_since
+    if v.stopped_since is not None and at - v.stopped_since >= s.stopped_confirm:
+        return _stalled(f"{v.stopped_members} stopped processes", min(since, v.stopped_since))
+    if v.compilers:
+        limit, why = s.compile_stall, f"{v.compilers} compilers run"
+    elif _recent(v.gpu_busy_at, at, s):
+        limit, why = s.blind_stall, "the GPU is at work"
+    elif _quiet(v, at, s):
+        if v.timeouts >= s.stall_canaries:
+            return _stalled(f"{v.timeouts} completions timed out and nothing computes", since)
+        return Judgement(Verdict.DEGRADED, (f"{v.timeouts} completions timed out",))
+    elif not _recent(v.metrics_at, at, s):
+        limit, why = s.blind_stall, "its counters cannot be read"
+    else:
+        limit, why = s.long_stall, "it computes"
+    if v.timeouts >= s.stall_canaries and at - since >= limit:
+        return _stalled(f"no token for {at - since:.0f} s although {why}", since)
+    return Judgement(Verdict.BUSY, (f"no token for {at - since:.0f} s, but {why}",))
+
+
+def _stalled(text: str, since: Seconds) -> Judgement:
+    return Judgement(Verdict.STALLED, (text,), Cause.STALLED, since)
+
+
+def _recent(seen_at: Seconds | None, at: Seconds, s: FusionSettings) -> bool:
+    return seen_at is not None and at - seen_at <= s.stale_after
+
+
+def _quiet(v: Vitals, at: Seconds, s: FusionSettings) -> bool:
+    """Nothing computed since the first overdue completion, as far as a fresh reading tells."""
+    if v.quiet_since is None or v.failing_since is None or not _recent(v.process_at, at, s):
+        return False
+    return v.quiet_since <= v.failing_since + s.stopped_confirm
+
+
+def _serving(v: Vitals) -> Judgement:
+    load = (v.running or 0.0) + (v.waiting or 0.0)
+    if load > 0:
+        return Judgement(Verdict.BUSY, (f"{load:.0f} requests in the engine",))
+    return Judgement(Verdict.READY)
+
+
+def next_look(engine: EngineState, at: Seconds) -> Seconds | None:
+    """The next moment at which time alone can change the verdict, or None."""
+    v, s = engine.vitals, engine.settings.fusion
+    starts = _start_moments(engine) if engine.process is ProcessState.STARTING else ()
+    moments = (
+        _after(v.core_gone_since, s.core_gone_confirm),
+        _after(v.health_since, s.unhealthy_limit) if v.health == "status" else None,
+        _after(v.health_since, s.refused_limit) if v.health == "refused" else None,
+        _after(v.progressed_at, s.proof_for),
+        *starts,
+    )
+    return min((m for m in moments if m is not None and m > at), default=None)
+
+
+def _start_moments(engine: EngineState) -> tuple[Seconds | None, ...]:
+    return (
+        _after(engine.vitals.start_sign_at, engine.settings.start_timeout),
+        _after(engine.started_at, engine.settings.start_deadline),
+    )
+
+
+def _after(since: Seconds | None, duration: Seconds | None) -> Seconds | None:
+    return None if since is None or duration is None else since + duration

@@ -1,0 +1,170 @@
+"""Folds the readings of one engine generation into its vital signs.
+
+A reading only ever adds what it saw. What it could not see stays as it was, with the time at which
+it was last seen: absence of a sample is not news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from watchdog.core.model import Reading, Seconds, Value
+from watchdog.core.state import FusionSettings, Vitals
+
+_START_GROWTH_BYTES = 1 << 20
+"""Memory noise of an idle interpreter stays far below this; loading weights far above."""
+
+
+def begin(at: Seconds) -> Vitals:
+    """The vitals of a generation that was spawned at ``at``."""
+    return Vitals(start_sign_at=at)
+
+
+def absorb(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals:
+    """Fold one reading of an engine probe in; readings of other probes change nothing."""
+    match reading.probe:
+        case "engine_process":
+            return _process(vitals, reading, settings)
+        case "engine_http":
+            return _http(vitals, reading)
+        case "engine_metrics":
+            return _metrics(vitals, reading)
+        case _:
+            return vitals
+
+
+def _flat(reading: Reading) -> Mapping[str, Value]:
+    return {sample.sample: sample.value for sample in reading.samples if not sample.labels}
+
+
+def _number(values: Mapping[str, Value], name: str, default: float) -> float:
+    value = values.get(name, default)
+    return float(value) if not isinstance(value, str) else default
+
+
+def _since(before: Seconds | None, at: Seconds, *, holds: bool) -> Seconds | None:
+    if not holds:
+        return None
+    return at if before is None else before
+
+
+def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals:
+    values = _flat(reading)
+    if "members" not in values:
+        return vitals
+    at = reading.at
+    cores = int(_number(values, "cores", 0))
+    stopped = int(_number(values, "stopped_members", 0))
+    core_seen = vitals.core_seen or cores > 0
+    vitals = _start_signs(vitals, values, at)
+    vitals = _cpu(vitals, values, at, settings)
+    return replace(
+        vitals,
+        process_at=at,
+        leader_alive=bool(values.get("leader_alive", False)),
+        members=int(_number(values, "members", 0)),
+        cores=cores,
+        core_seen=core_seen,
+        core_gone_since=_since(vitals.core_gone_since, at, holds=core_seen and cores == 0),
+        stopped_members=stopped,
+        stopped_since=_since(vitals.stopped_since, at, holds=stopped > 0),
+        compilers=int(_number(values, "compilers", 0)),
+    )
+
+
+def _start_signs(vitals: Vitals, values: Mapping[str, Value], at: Seconds) -> Vitals:
+    """Log lines, memory growth and new children are progress of a start; CPU time alone is not."""
+    rss = int(_number(values, "rss_bytes", vitals.rss_bytes))
+    log = int(_number(values, "log_bytes", vitals.log_bytes))
+    members = int(_number(values, "members", 0))
+    moved = (
+        log > vitals.log_bytes
+        or members > vitals.members
+        or rss > vitals.rss_bytes + _START_GROWTH_BYTES
+    )
+    return replace(
+        vitals,
+        log_bytes=log,
+        rss_bytes=rss if moved else vitals.rss_bytes,
+        start_sign_at=at if moved else vitals.start_sign_at,
+    )
+
+
+def _cpu(
+    vitals: Vitals, values: Mapping[str, Value], at: Seconds, settings: FusionSettings
+) -> Vitals:
+    cpu = values.get("cpu_seconds")
+    if cpu is None or isinstance(cpu, str):
+        return replace(vitals, cpu_seconds=None, quiet_since=None)
+    quiet = False
+    if vitals.cpu_seconds is not None and vitals.process_at is not None:
+        elapsed = max(at - vitals.process_at, 1e-3)
+        quiet = (cpu - vitals.cpu_seconds) / elapsed < settings.quiet_cores
+    began = vitals.process_at if vitals.quiet_since is None else vitals.quiet_since
+    return replace(vitals, cpu_seconds=float(cpu), quiet_since=began if quiet else None)
+
+
+def _http(vitals: Vitals, reading: Reading) -> Vitals:
+    values = _flat(reading)
+    health = values.get("health")
+    if isinstance(health, str):
+        since = vitals.health_since if health == vitals.health else reading.at
+        vitals = replace(vitals, health=health, health_at=reading.at, health_since=since)
+    canary = values.get("canary")
+    if isinstance(canary, str) and canary != "skipped":
+        vitals = _canary(vitals, canary, int(_number(values, "canary_status", 0)), reading)
+    return vitals
+
+
+def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vitals:
+    at, sent = reading.at, reading.at - reading.took
+    if canary == vitals.canary and vitals.canary_since is not None:
+        since = vitals.canary_since
+    else:
+        since = sent
+    vitals = replace(vitals, canary=canary, canary_at=at, canary_status=status, canary_since=since)
+    match canary:
+        case "ok":
+            return progressed(vitals, at)
+        case "timeout":
+            failing = vitals.failing_since if vitals.failing_since is not None else sent
+            return replace(vitals, timeouts=vitals.timeouts + 1, failing_since=failing)
+        case _:
+            return replace(vitals, timeouts=0, failing_since=None)
+
+
+def progressed(vitals: Vitals, at: Seconds) -> Vitals:
+    """Tokens moved at ``at``: whatever looked like a stall before then was none."""
+    return replace(vitals, progressed_at=at, timeouts=0, failing_since=None)
+
+
+def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
+    """Counters that rose are progress; that fell, a restart of the page. First sight is neither."""
+    progress = _by_rank(reading, "progress")
+    if not progress:
+        return vitals
+    before = dict(vitals.progress)
+    rose = any(value > before.get(rank, value) for rank, value in progress.items())
+    vitals = replace(
+        vitals,
+        metrics_at=reading.at,
+        progress=tuple(sorted(progress.items())),
+        running=_total(reading, "running"),
+        waiting=_total(reading, "waiting"),
+        sleeping=any(s.sample == "sleeping" and bool(s.value) for s in reading.samples),
+    )
+    return progressed(vitals, reading.at) if rose else vitals
+
+
+def _by_rank(reading: Reading, name: str) -> dict[str, float]:
+    return {
+        dict(s.labels).get("rank", "0"): float(s.value)
+        for s in reading.samples
+        if s.sample == name and not isinstance(s.value, str)
+    }
+
+
+def _total(reading: Reading, name: str) -> float | None:
+    values = _by_rank(reading, name)
+    return sum(values.values()) if values else None
