@@ -77,9 +77,16 @@ def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done
     engine = replace(engine, pending=None)
     if _done_already(engine, verb):
         return _put(state, engine), (), records
-    engine = set_out(engine, _ACTIONS[verb], at)
+    engine = set_out(engine, _action(engine, verb), at)
     state = _put(state, engine)
     return state, (_decision(state, engine, verb, at, observed=False),), records
+
+
+def _action(engine: EngineState, verb: Verb) -> str:
+    """A start of what is not cleanly stopped removes the leftovers first."""
+    if verb is Verb.START and engine.process is not ProcessState.STOPPED:
+        return "restart_engine"
+    return _ACTIONS[verb]
 
 
 def _meant(engine: EngineState, verb: Verb) -> EngineState:
@@ -113,7 +120,7 @@ def _decision(
         at=at,
         rule="operator",
         target=engine.subject,
-        action=_ACTIONS[verb],
+        action=engine.in_flight or _action(engine, verb),
         cause=Cause.OPERATOR,
         hold=HoldReason.OBSERVE if observed else None,
         detail=verb.value,

@@ -119,9 +119,15 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
 def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) -> EngineState:
     """An exit that nobody asked for is a failure, whatever its code."""
     engine = failed(engine, event.at, event.cause, event.explanation, settings)
+    reasons = (event.explanation or event.cause.value,)
+    return replace(move(engine, _after_failure(engine), event.at), reasons=reasons)
+
+
+def _after_failure(engine: EngineState) -> ProcessState:
+    if not engine.history.wanted:
+        return ProcessState.STOPPED
     given_up = engine.history.given_up is not None or engine.history.breaker_open
-    to = ProcessState.GIVEN_UP if given_up else ProcessState.BACKOFF
-    return replace(move(engine, to, event.at), reasons=(event.explanation or event.cause.value,))
+    return ProcessState.GIVEN_UP if given_up else ProcessState.BACKOFF
 
 
 def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> _Taken:
@@ -169,6 +175,5 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
         return replace(engine, reasons=(outcome.explanation,))
     engine = replace(engine, leader=None, ready_at=None)
     engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings)
-    given_up = engine.history.given_up is not None or engine.history.breaker_open
-    to = ProcessState.GIVEN_UP if given_up else ProcessState.BACKOFF
-    return replace(move(engine, to, event.at), reasons=(outcome.explanation,))
+    reasons = (outcome.explanation,)
+    return replace(move(engine, _after_failure(engine), event.at), reasons=reasons)
