@@ -50,7 +50,8 @@ def is_first_ready(vitals: Vitals) -> bool:
     """
     if vitals.health != "ok":
         return False
-    return vitals.sleeping or vitals.canary in {"ok", "unauthorized", "failed"}
+    answered = vitals.canary == "failed" and vitals.canary_status > 0
+    return vitals.sleeping or answered or vitals.canary in {"ok", "unauthorized"}
 
 
 def _starting(engine: EngineState, at: Seconds) -> Judgement:

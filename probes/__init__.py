@@ -1,0 +1,1 @@
+"""Probes: one module each, exporting ``PROBE``. A leading underscore hides a module from them."""

@@ -1,0 +1,195 @@
+"""The main job on the real vLLM (CPU build, tiny random model)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon, finish, launch, running
+from tests.support.simulated import alive, free_port, until
+
+pytestmark = pytest.mark.vllm
+
+START = 240.0
+"""Seconds a real engine may take to start on two shared cores (40 to 90 were seen)."""
+
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def command(port: int) -> list[str]:
+    """The engine's own command line, as a user would write it."""
+    return [
+        os.environ["VLLM_WATCHDOG_TEST_PYTHON"],
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        os.environ["VLLM_WATCHDOG_TEST_MODEL"],
+        "--served-model-name=tiny",
+        f"--port={port}",
+        *("--host", "127.0.0.1", "--max-model-len", "1024", "--max-num-seqs", "8"),
+        *("--enforce-eager", "--dtype", "bfloat16"),
+    ]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon whose real engine is ready."""
+    port = free_port()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with running(
+        tmp_path / "state", command(port), port, TMPDIR=str(temporary), **ENVIRONMENT
+    ) as started:
+        started.wait_ready(START)
+        yield started
+
+
+def member(daemon: Daemon, title: str) -> int:
+    """The pid of the engine's process with ``title`` in its command line."""
+    for pid in daemon.engine()["pids"]:
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if title.encode() in line:
+            return int(pid)
+    raise AssertionError(f"no {title} among {daemon.engine()['pids']}")
+
+
+def assert_recovered(daemon: Daemon, before: dict[str, object], cause: set[str]) -> None:
+    """A new generation serves, nothing of the old one lives, the incident is complete."""
+    until(lambda: daemon.engine().get("generation") not in {None, "", before["generation"]}, 60)
+    old = [pid for pid in before["pids"] if alive(pid)]  # type: ignore[attr-defined]
+    assert not old
+    daemon.wait_ready(START)
+    resolved = daemon.wait_event("incident.resolved")
+    assert resolved["outcome"] == "recovered"
+    assert resolved["cause"] in cause
+    assert daemon.metric("vllm_watchdog_engine_starts_total{") == 2
+
+
+def test_leader_killed(daemon: Daemon) -> None:
+    """D1: EngineCore and Worker that outlive a killed API server are gone before the new start."""
+    before = daemon.engine()
+    os.kill(before["pid"], signal.SIGKILL)
+    assert_recovered(daemon, before, {"signal"})
+
+
+def test_engine_core_killed(daemon: Daemon) -> None:
+    """D2: exit 0 after EngineCore's death is a crash with that cause."""
+    before = daemon.engine()
+    os.kill(member(daemon, "EngineCore"), signal.SIGKILL)
+    assert_recovered(daemon, before, {"engine_core_died"})
+
+
+def test_worker_killed(daemon: Daemon) -> None:
+    """D3: a killed worker takes the engine down, and the engine comes back."""
+    before = daemon.engine()
+    os.kill(member(daemon, "Worker"), signal.SIGKILL)
+    assert_recovered(daemon, before, {"engine_core_died", "worker_died"})
+
+
+def test_engine_core_stopped_while_idle(daemon: Daemon) -> None:
+    """H1: a frozen EngineCore behind a 200 of /health is stalled, and restarted."""
+    before = daemon.engine()
+    os.kill(member(daemon, "EngineCore"), signal.SIGSTOP)
+    finding = daemon.wait_event("finding.firing", 60, lambda e: e["rule"] == "engine-stalled")
+    assert finding["verdict"] == "stalled"
+    assert_recovered(daemon, before, {"stalled"})
+
+
+def test_worker_stopped_under_load(daemon: Daemon) -> None:
+    """H2: a frozen worker with a request in flight is stalled, and restarted."""
+    before = daemon.engine()
+    client = threading.Thread(target=complete, args=(daemon.engine_port, 900), daemon=True)
+    client.start()
+    until(lambda: requests_running(daemon.engine_port) > 0, 30)
+    os.kill(member(daemon, "Worker"), signal.SIGSTOP)
+    assert_recovered(daemon, before, {"stalled"})
+
+
+def test_term_while_a_request_runs(tmp_path: Path) -> None:
+    """SIGTERM with a client that does not leave ends in zero processes and no leftovers."""
+    port = free_port()
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    before = set(os.listdir("/dev/shm"))
+    daemon = launch(tmp_path / "s", command(port), port, TMPDIR=str(temporary), **ENVIRONMENT)
+    try:
+        daemon.wait_ready(START)
+        assert any(temporary.iterdir())
+        client = threading.Thread(target=complete, args=(port, 900), daemon=True)
+        client.start()
+        until(lambda: requests_running(port) > 0, 30)
+        daemon.verdict()
+        daemon.send(signal.SIGTERM)
+        assert daemon.ended(90) == 0
+        assert daemon.ours
+        assert not daemon.survivors()
+        assert list(temporary.iterdir()) == []
+        assert set(os.listdir("/dev/shm")) - before == set()
+    finally:
+        finish(daemon)
+
+
+def test_killed_watchdog_is_succeeded(tmp_path: Path) -> None:
+    """W1: the engine outlives a SIGKILLed watchdog, and the next one adopts it without a restart."""
+    port = free_port()
+    first = launch(tmp_path / "s", command(port), port, **ENVIRONMENT)
+    second: Daemon | None = None
+    try:
+        before = first.wait_ready(START)
+        first.send(signal.SIGKILL)
+        first.ended()
+        assert complete(port, 2)
+        second = launch(tmp_path / "s", command(port), port, **ENVIRONMENT)
+        after = second.wait_ready(60)
+        assert after["pid"] == before["pid"]
+        assert after["generation"] == before["generation"]
+        assert after["starts"] == before["starts"]
+        assert second.events("engine.adopted")
+        assert second.metric("vllm_watchdog_engine_starts_total{") in {None, 0}
+        second.send(signal.SIGTERM)
+        assert second.ended(90) == 0
+        assert not [pid for pid in before["pids"] if alive(pid)]
+    finally:
+        finish(first)
+        if second is not None:
+            finish(second)
+
+
+def complete(port: int, tokens: int) -> bool:
+    """Ask the engine itself for a completion; False when it did not come."""
+    body = {"model": "tiny", "prompt": "a", "max_tokens": tokens, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return bool(json.loads(answer.read())["choices"])
+    except OSError:
+        return False
+
+
+def requests_running(port: int) -> float:
+    """What the engine's own gauge says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        page = answer.read().decode()
+    lines = [x for x in page.splitlines() if x.startswith("vllm:num_requests_running{")]
+    time.sleep(0.02)
+    return sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -1,0 +1,214 @@
+"""Small builders for tests of the core: readings, settled engines, and a story told in events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from watchdog.core.engine import step
+from watchdog.core.model import (
+    ActionFinished,
+    Cause,
+    Commanded,
+    Decision,
+    EngineExited,
+    EngineSpawned,
+    Event,
+    Labels,
+    Outcome,
+    ProcessState,
+    Reading,
+    ReadingTaken,
+    Record,
+    Sampled,
+    Seconds,
+    Tick,
+    Value,
+    Verb,
+    engine_subject,
+)
+from watchdog.core.rules import DEFAULT_RULES, Rule
+from watchdog.core.state import EngineSettings, EngineState, PolicySettings, State, Step, Vitals
+
+NAME = "main"
+GENERATION = "0000000a"
+"""Hexadecimal, as the real ones are; low, so that the jitter of the backoff is nearly none."""
+
+
+def reading(
+    probe: str,
+    at: Seconds,
+    *samples: tuple[str, Value] | tuple[str, Value, Labels],
+    took: Seconds = 0.0,
+    generation: str = GENERATION,
+    error: str | None = None,
+    name: str = NAME,
+) -> Reading:
+    """A reading of an engine probe with ``samples`` as (name, value) or (name, value, labels)."""
+    subject = engine_subject(name)
+    sampled = tuple(Sampled(subject, *sample) for sample in samples)
+    return Reading(probe, at, took, sampled, (), error, subject, generation)
+
+
+def process(
+    at: Seconds, *, generation: str = GENERATION, name: str = NAME, **values: Value
+) -> Reading:
+    """What ``engine_process`` reads of a working, idle engine, changed by ``values``."""
+    usual: dict[str, Value] = {"leader_alive": True, "members": 3, "cores": 1, "stopped_members": 0}
+    usual |= {"compilers": 0, "cpu_seconds": 0.0, "rss_bytes": 1 << 30, "log_bytes": 100}
+    pairs = tuple((usual | values).items())
+    return reading("engine_process", at, *pairs, generation=generation, name=name)
+
+
+def http(
+    at: Seconds,
+    health: str = "ok",
+    canary: str = "skipped",
+    status: int = 0,
+    *,
+    took: Seconds = 0.0,
+    generation: str = GENERATION,
+    name: str = NAME,
+) -> Reading:
+    """What ``engine_http`` reads: ``status`` is the canary's, 0 when it was not answered."""
+    pairs: list[tuple[str, Value]] = [("health", health), ("canary", canary)]
+    if status:
+        pairs.append(("canary_status", status))
+    return reading("engine_http", at, *pairs, took=took, generation=generation, name=name)
+
+
+def metrics(
+    at: Seconds,
+    progress: float,
+    *,
+    running: float = 0.0,
+    waiting: float = 0.0,
+    sleeping: bool = False,
+    generation: str = GENERATION,
+    name: str = NAME,
+) -> Reading:
+    """What ``engine_metrics`` reads of an engine with one rank."""
+    rank: Labels = (("rank", "0"),)
+    return reading(
+        "engine_metrics",
+        at,
+        ("progress", progress, rank),
+        ("running", running, rank),
+        ("waiting", waiting, rank),
+        ("sleeping", sleeping),
+        generation=generation,
+        name=name,
+    )
+
+
+def engine(
+    process: ProcessState = ProcessState.RUNNING,
+    *,
+    vitals: Vitals | None = None,
+    name: str = NAME,
+    **changes: object,
+) -> EngineState:
+    """An engine that runs since 0 and was ready at once, unless ``changes`` say otherwise."""
+    settled = EngineState(
+        EngineSettings(name),
+        process=process,
+        generation=GENERATION,
+        leader=1,
+        started_at=0.0,
+        ready_at=0.0,
+        vitals=vitals if vitals is not None else Vitals(start_sign_at=0.0),
+    )
+    return replace(settled, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Story:
+    """A state and all that followed from the events told to it."""
+
+    state: State = field(
+        default_factory=lambda: State(engines={NAME: EngineState(EngineSettings(NAME))})
+    )
+    rule_set: Sequence[Rule] = DEFAULT_RULES
+    settings: PolicySettings = field(default_factory=PolicySettings)
+    decisions: list[Decision] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    last: Step | None = None
+
+    def take(self, event: Event) -> Step:
+        """Step once."""
+        done = step(self.state, event, self.rule_set, self.settings)
+        self.state, self.last = done.state, done
+        self.decisions.extend(done.decisions)
+        self.records.extend(done.records)
+        return done
+
+    def read(self, *readings: Reading) -> Story:
+        """Take each of ``readings`` at its own time."""
+        for one in readings:
+            self.take(ReadingTaken(one.at, one))
+        return self
+
+    def tick(self, at: Seconds) -> Step:
+        """Let time pass to ``at``."""
+        return self.take(Tick(at))
+
+    def command(self, verb: Verb, at: Seconds, until: Seconds | None = None) -> Step:
+        """An operator asks for ``verb`` on every engine."""
+        return self.take(Commanded(at, verb, reason="why", owner="me", until=until))
+
+    def spawned(
+        self, at: Seconds, generation: str = GENERATION, cause: Cause = Cause.CRASH
+    ) -> Step:
+        """A generation's leader lives."""
+        return self.take(EngineSpawned(at, NAME, generation, 1, cause))
+
+    def exited(self, at: Seconds, cause: Cause = Cause.CRASH, generation: str = GENERATION) -> Step:
+        """The leader of ``generation`` is gone."""
+        return self.take(EngineExited(at, NAME, generation, 1, None, cause, "it crashed"))
+
+    def finished(
+        self,
+        at: Seconds,
+        action: str,
+        *,
+        ok: bool = True,
+        cause: Cause = Cause.UNKNOWN,
+        unkillable: bool = False,
+    ) -> Step:
+        """``action`` ended."""
+        told = "" if ok else f"cannot {action}"
+        outcome = Outcome(action, engine_subject(NAME), ok, 0.1, told, cause, unkillable)
+        return self.take(ActionFinished(at, outcome))
+
+    @property
+    def engine(self) -> EngineState:
+        """The one engine."""
+        return self.state.engines[NAME]
+
+    @property
+    def acts(self) -> list[Decision]:
+        """What was decided to be done, so far."""
+        return [decision for decision in self.decisions if decision.hold is None]
+
+    def events(self, name: str) -> list[Record]:
+        """The journal lines with the event ``name``, so far."""
+        return [record for record in self.records if record.event == name]
+
+
+def serving(at: Seconds = 0.0, rule_set: Sequence[Rule] = DEFAULT_RULES) -> Story:
+    """An engine that was started and became ready at ``at``; nothing decided since is kept."""
+    story = Story(rule_set=rule_set)
+    story.tick(at)
+    story.spawned(at, cause=Cause.OPERATOR)
+    story.finished(at, "start_engine")
+    story.read(process(at), metrics(at, 0.0), http(at, canary="ok", status=200))
+    story.decisions.clear()
+    story.records.clear()
+    return story
+
+
+def restarting(at: Seconds = 10.0) -> Story:
+    """A serving engine that crashed at ``at``; its restart is in flight."""
+    story = serving()
+    story.exited(at)
+    return story

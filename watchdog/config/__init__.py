@@ -1,0 +1,46 @@
+"""The configuration: TOML into settings; all errors at once, each with file and key."""
+
+from watchdog.config.durations import parse_duration
+from watchdog.config.judgement import listen_address
+from watchdog.config.loading import ConfigError, load, with_command
+from watchdog.config.places import find, state_dir
+from watchdog.config.settings import (
+    BackoffSettings,
+    BudgetSettings,
+    Config,
+    EngineConfig,
+    ModelChange,
+    NotifySettings,
+    OnGiveUp,
+    PolicyConfig,
+    PreStart,
+    ProbeConfig,
+    RuleOverride,
+    StopSettings,
+    WatchdogMode,
+    WatchdogSettings,
+)
+
+__all__ = [
+    "BackoffSettings",
+    "BudgetSettings",
+    "Config",
+    "ConfigError",
+    "EngineConfig",
+    "ModelChange",
+    "NotifySettings",
+    "OnGiveUp",
+    "PolicyConfig",
+    "PreStart",
+    "ProbeConfig",
+    "RuleOverride",
+    "StopSettings",
+    "WatchdogMode",
+    "WatchdogSettings",
+    "find",
+    "listen_address",
+    "load",
+    "parse_duration",
+    "state_dir",
+    "with_command",
+]

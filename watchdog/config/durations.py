@@ -1,0 +1,36 @@
+"""Durations as Go writes them: ``500ms``, ``30s``, ``1h30m``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import durationpy
+import msgspec
+
+from watchdog.core.model import Seconds
+
+Duration = Annotated[float, msgspec.Meta(extra={"duration": "any"})]
+"""Seconds in memory, Go style in the file; zero is allowed."""
+
+PositiveDuration = Annotated[float, msgspec.Meta(extra={"duration": "positive"})]
+"""As ``Duration``, but more than zero."""
+
+LONGEST: Seconds = 8760 * 3600.0
+"""A year: everything above is a slip of the pen, and overflows somebody's timer."""
+
+# durationpy also knows days and months ("5mm" is five months), which Go does not.
+_GO_STYLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|μs|ms|s|m|h))+")
+
+
+def parse_duration(text: str) -> Seconds:
+    """Seconds; raises ValueError, one line, when ``text`` is no duration from 0 to a year."""
+    if not _GO_STYLE.fullmatch(text):
+        raise ValueError('expected a duration like "30s"')
+    try:
+        seconds = float(durationpy.from_str(text).total_seconds())
+    except (ValueError, OverflowError):
+        seconds = LONGEST + 1
+    if seconds > LONGEST:
+        raise ValueError('expected a duration of at most "8760h"')
+    return seconds

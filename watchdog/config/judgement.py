@@ -1,0 +1,136 @@
+"""What types cannot say: names, ports and budgets that have to fit each other."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path, PurePath
+
+from watchdog.command_line import CommandError, EngineCommand, connect_host, describe
+from watchdog.config.reading import join, shown
+from watchdog.config.settings import BudgetSettings, Config, EngineConfig, PolicyConfig
+from watchdog.core.policy import backoff
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_GPU = re.compile(r"(?:GPU|MIG)-[\w/-]+")
+_VARIABLE = re.compile(r"[^=\0]+")
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+
+
+def faults(config: Config) -> Iterator[str]:
+    """Lines ``KEY: what was expected``; nothing when the configuration can be used."""
+    yield from _watchdog(config)
+    commands: dict[str, EngineCommand] = {}
+    for name, engine in config.engine.items():
+        yield from _engine(name, engine)
+        try:
+            commands[name] = _described(engine)
+        except CommandError as error:
+            yield f"{join('engine', name)}.command: {error}"
+    yield from _collisions(config, commands)
+    yield from _policy(config.policy)
+    names = Counter(rule.name for rule in config.rule)
+    yield from (f"rule: expected one table named {n}, got {c}" for n, c in names.items() if c > 1)
+    for name, target in config.notify.items():
+        if not re.fullmatch(r"https?://[^\s/]+\S*", target.url):
+            yield f"{join('notify', name)}.url: expected http://HOST or https://HOST"
+
+
+def default_log_file(engine: str) -> str:
+    """The log file of an engine that names none."""
+    return f"engine-{engine}.log"
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Host (without brackets; empty for all) and port of HOST:PORT; raises ValueError, one line."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]*)):([0-9]{1,5})", text)
+    if match is None or int(match.group(3)) > 65535:  # noqa: PLR2004
+        raise ValueError(f'expected HOST:PORT like "127.0.0.1:9909", got {shown(text)}')
+    return match.group(1) or match.group(2) or "", int(match.group(3))
+
+
+def _described(engine: EngineConfig) -> EngineCommand:
+    return describe(engine.command, engine.env, {}, cwd=Path(engine.cwd))
+
+
+def _watchdog(config: Config) -> Iterator[str]:
+    try:
+        listen_address(config.watchdog.listen)
+    except ValueError as error:
+        yield f"watchdog.listen: {error}"
+    if not config.watchdog.log or "\0" in config.watchdog.log:
+        yield 'watchdog.log: expected a file, or "-" for stderr'
+
+
+def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
+    path = join("engine", name)
+    if not _NAME.fullmatch(name):
+        yield f"{path}: expected a name of a-z, 0-9, _ and -, at most 63"
+    words = (*engine.command, *engine.env.values(), engine.cwd, engine.log_file)
+    if any("\0" in word for word in words):
+        yield f"{path}: expected texts without NUL characters"
+    for variable in engine.env:
+        if not _VARIABLE.fullmatch(variable):
+            yield f"{join(f'{path}.env', variable)}: expected a variable's name without ="
+    yield from _gpus(path, engine.gpus or ())
+    log_file = PurePath(engine.log_file)
+    if log_file.is_absolute() or ".." in log_file.parts:
+        yield f"{path}.log_file: expected a path below the state directory"
+    for index, step in enumerate(engine.pre_start):
+        if not step.command or not step.command[0]:
+            yield f"{path}.pre_start[{index}].command: expected a program and its arguments"
+
+
+def _gpus(path: str, gpus: tuple[int | str, ...]) -> Iterator[str]:
+    for gpu in gpus:
+        good = _GPU.fullmatch(gpu) if isinstance(gpu, str) else 0 <= gpu < 1024  # noqa: PLR2004
+        if not good:
+            yield f"{path}.gpus: expected indices from 0 or UUIDs like GPU-…, got {shown(gpu)}"
+    if len(set(gpus)) < len(gpus):
+        yield f"{path}.gpus: expected each GPU once"
+
+
+def _collisions(config: Config, commands: dict[str, EngineCommand]) -> Iterator[str]:
+    for (first, one), (second, other) in combinations(commands.items(), 2):
+        path = join("engine", second)
+        if not one.endpoint.uds and not other.endpoint.uds:
+            if one.endpoint.port == other.endpoint.port:
+                yield f"{path}.command: port {other.endpoint.port} is that of engine.{first}"
+        elif one.endpoint.uds == other.endpoint.uds:
+            yield f"{path}.command: the socket is that of engine.{first}"
+        if config.engine[first].log_file == config.engine[second].log_file:
+            yield f"{path}.log_file: expected a file of its own, this is engine.{first}'s"
+    for name, command in commands.items():
+        if _takes_our_port(config.watchdog.listen, command):
+            yield f"watchdog.listen: port {command.endpoint.port} is that of engine.{name}"
+
+
+def _takes_our_port(listen: str, command: EngineCommand) -> bool:
+    try:
+        host, port = listen_address(listen)
+    except ValueError:
+        return False
+    if command.endpoint.uds or port != command.endpoint.port:
+        return False
+    same = connect_host(host) == command.endpoint.host
+    return same or bool(_WILDCARDS & {host, command.bind_host})
+
+
+def _policy(policy: PolicyConfig) -> Iterator[str]:
+    if policy.backoff.initial > policy.backoff.max:
+        yield "policy.backoff.initial: expected at most policy.backoff.max"
+    yield from _unreachable("policy.restart_budget", policy.restart_budget, policy)
+    yield from _unreachable("policy.boot_budget", policy.boot_budget, policy)
+
+
+def _unreachable(path: str, budget: BudgetSettings, policy: PolicyConfig) -> Iterator[str]:
+    """A budget that backoff alone keeps from being spent never opens the breaker."""
+    settings = policy.core()
+    total = sum(backoff(failures, "0", settings) for failures in range(budget.count))
+    if total > budget.window:
+        yield (
+            f"{path}: expected a window above the {total:g}s that the first {budget.count}"
+            f" backoffs take, got {budget.window:g}s"
+        )

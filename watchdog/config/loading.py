@@ -1,0 +1,191 @@
+"""From a file to a configuration that makes sense, or to all that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from watchdog.config import judgement
+from watchdog.config.reading import UNUSABLE, Reader, join, one_line
+from watchdog.config.settings import Config, EngineConfig, ProbeConfig, default_probes
+
+SIZE_LIMIT = 1 << 20
+"""Bytes. A configuration is a few kB; this is somebody's log or a device."""
+
+_TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used. ``lines`` are ``FILE: KEY: what was expected``."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+def load(
+    path: Path | None,
+    probe_settings: Mapping[str, type[Struct]],
+    command: Sequence[str] = (),
+) -> Config:
+    """The configuration in ``path``, or the built-in one for None. Raises ConfigError.
+
+    ``probe_settings`` maps each known probe to its settings type. ``command``, when not empty,
+    replaces that of the engine ``main`` before anything is judged. There may be no engine at all.
+    """
+    if path is None:
+        return with_command(Config(probes=default_probes(probe_settings)), command)
+    file = one_line(str(path))
+    reader = Reader()
+    config = _read(reader, _parse(file, _text(file, path)), probe_settings)
+    config = msgspec.structs.replace(config, file=file)
+    config = _replaced(config, command) if command else config
+    _raise(file, [*reader.errors, *_not_implied(judgement.faults(config), reader.errors)])
+    return config
+
+
+def with_command(config: Config, command: Sequence[str]) -> Config:
+    """``config`` with the engine ``main`` running ``command``; its other keys stay.
+
+    Raises ConfigError when the command is unusable. An empty command changes nothing.
+    """
+    if not command:
+        return config
+    config = _replaced(config, command)
+    _raise(config.file, tuple(judgement.faults(config)))
+    return config
+
+
+def _replaced(config: Config, command: Sequence[str]) -> Config:
+    main = config.engine.get("main") or EngineConfig(log_file=judgement.default_log_file("main"))
+    main = msgspec.structs.replace(main, command=tuple(command))
+    return msgspec.structs.replace(config, engine={**config.engine, "main": main})
+
+
+def _not_implied(faults: Iterable[str], errors: Sequence[str]) -> list[str]:
+    """Those faults that are not found only because a default stands in for an unusable value."""
+    unread = {error.partition(": ")[0] for error in errors}
+    policy = any(key.startswith("policy") for key in unread)
+    keys = [(fault.partition(": ")[0], fault) for fault in faults]
+    return [
+        fault for key, fault in keys if key not in unread and not (policy and key[:7] == "policy.")
+    ]
+
+
+def _raise(file: str, errors: Sequence[str]) -> None:
+    if errors:
+        raise ConfigError([f"{file}: {error}" for error in errors])
+
+
+def _text(file: str, path: Path) -> str:
+    try:
+        data = _bytes(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError([f"{file}: cannot be read: {(reason or 'unknown').lower()}"]) from None
+    if data is None:
+        raise ConfigError([f"{file}: cannot be read: expected a regular file"])
+    if len(data) > SIZE_LIMIT:
+        raise ConfigError([f"{file}: cannot be read: expected at most {SIZE_LIMIT} bytes"])
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError([f"{file}: line {line}: expected UTF-8"]) from None
+
+
+def _bytes(path: Path) -> bytes | None:
+    """At most one byte more than the limit; None for what is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as source:
+            return source.read(SIZE_LIMIT + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _parse(file: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError([f"{file}: expected fewer brackets within brackets"]) from None
+    except ValueError as error:
+        message = str(error)
+        place = _TOML_PLACE.search(message)
+        line = place.group(1) if place and place.group(1) else str(text.count("\n") + 1)
+        words = one_line(_TOML_PLACE.sub("", message))
+        raise ConfigError([f"{file}: line {line}: {words[:1].lower()}{words[1:]}"]) from None
+
+
+def _read(
+    reader: Reader, raw: dict[str, Any], probe_settings: Mapping[str, type[Struct]]
+) -> Config:
+    """What could be read; where something could not, the default, and its error in ``reader``."""
+    values: dict[str, Any] = {}
+    kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    for key, value in raw.items():
+        match key:
+            case "watchdog" | "policy":
+                values[key] = reader.struct(kinds[key], value, key)
+            case "engine" | "notify":
+                values[key] = reader.table(kinds[key].__args__[1], value, key)
+            case "rule":
+                values[key] = reader.structs(kinds[key].__args__[0], value, key)
+            case "probes":
+                values[key] = _probes(reader, value, probe_settings)
+            case _:
+                known = "watchdog, engine, policy, probes, rule, notify"
+                reader.fail(join("", key), f"unknown key, expected one of {known}")
+    values = {key: value for key, value in values.items() if value is not UNUSABLE}
+    values["engine"] = {
+        name: engine if engine.log_file else _with_log_file(name, engine)
+        for name, engine in values.get("engine", {}).items()
+    }
+    return Config(**{"probes": default_probes(probe_settings), **values})
+
+
+def _with_log_file(name: str, engine: EngineConfig) -> EngineConfig:
+    return msgspec.structs.replace(engine, log_file=judgement.default_log_file(name))
+
+
+def _probes(
+    reader: Reader, raw: object, probe_settings: Mapping[str, type[Struct]]
+) -> dict[str, ProbeConfig]:
+    probes = default_probes(probe_settings)
+    if not isinstance(raw, dict):
+        reader.fail("probes", "expected a table of tables")
+        return probes
+    for name, table in raw.items():
+        path = join("probes", name)
+        if name not in probe_settings:
+            known = ", ".join(sorted(probe_settings)) or "none"
+            reader.fail(path, f"unknown probe, expected one of {known}")
+        elif not isinstance(table, dict):
+            reader.fail(path, "expected a table")
+        else:
+            probes[name] = _probe(reader, table, path, probe_settings[name])
+    return probes
+
+
+def _probe(reader: Reader, table: dict[str, Any], path: str, kind: type[Struct]) -> ProbeConfig:
+    """When to look is ours, all other keys are the probe's own."""
+    timing = ("enabled", "period", "timeout")
+    ours = {key: value for key, value in table.items() if key in timing}
+    own = {key: value for key, value in table.items() if key not in timing}
+    config = reader.struct(ProbeConfig, ours, path)
+    settings = reader.struct(kind, own, path, plug_in=True)
+    if UNUSABLE in (config, settings):
+        return ProbeConfig()
+    return ProbeConfig(
+        enabled=config.enabled, period=config.period, timeout=config.timeout, settings=settings
+    )

@@ -1,0 +1,220 @@
+"""What can be configured, with its default and the reason for it. Durations are seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from watchdog.config.durations import Duration, PositiveDuration
+from watchdog.core.model import Mode, Severity, SubjectKind
+from watchdog.core.state import Budget, EngineSettings, PolicySettings
+
+
+class OnGiveUp(StrEnum):
+    """What the daemon does when a breaker opened: hold everything for a person, or exit 75."""
+
+    HOLD = "hold"
+    EXIT = "exit"
+
+
+class ModelChange(StrEnum):
+    """What to do when a restart would load other weights than the ones that were serving."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+    ACCEPT = "accept"
+
+
+class WatchdogMode(StrEnum):
+    """``observe`` looks and judges but starts, stops and signals nothing."""
+
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+class WatchdogSettings(Struct, frozen=True, kw_only=True):
+    """``[watchdog]``: the daemon itself."""
+
+    listen: str = "127.0.0.1:9909"
+    """HOST:PORT of metrics and health. Loopback, because nothing there asks for a password."""
+    mode: WatchdogMode = WatchdogMode.ACT
+    """A watchdog that does not act is the exception that has to be asked for."""
+    log: str = "-"
+    """A file, or ``-`` for stderr, which every container runtime collects."""
+
+
+class StopSettings(Struct, frozen=True, kw_only=True):
+    """``stop``: how long each rung of the stop ladder may take."""
+
+    drain_timeout: Duration = 30.0
+    """From the stop's beginning, for requests to finish; most completions take less."""
+    term_timeout: Duration = 20.0
+    """From the end of the drain: vLLM's own teardown was measured at about 9 s."""
+    kill_timeout: PositiveDuration = 10.0
+    """From SIGKILL: only a process inside the driver survives it for longer."""
+
+
+class PreStart(Struct, frozen=True, kw_only=True):
+    """One command that must succeed before the engine starts."""
+
+    command: tuple[str, ...]
+    timeout: PositiveDuration = 60.0
+    """Enough for a mount or a license check; a download has to say that it needs longer."""
+
+
+class EngineConfig(Struct, frozen=True, kw_only=True):
+    """``[engine.NAME]``: one engine."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments, no shell. Port, host, key and model are read from it."""
+    env: dict[str, str] = {}
+    """Added to the inherited environment."""
+    gpus: tuple[int | str, ...] | None = None
+    """Indices or UUIDs for CUDA_VISIBLE_DEVICES; default: all visible. Empty: none."""
+    start_timeout: PositiveDuration = 1800.0
+    """Since the last sign of progress: loading from a network disk has long silent stretches."""
+    start_deadline: PositiveDuration | None = None
+    """Bounds the whole start; off, because a first download can take hours."""
+    stop: StopSettings = StopSettings()
+    log_file: str = ""
+    """Below the state directory; default ``engine-NAME.log``. Rotated at 64 MiB, 5 kept."""
+    standby: bool = False
+    """Not started with the daemon."""
+    pre_start: tuple[PreStart, ...] = ()
+    """Run one after the other before each start."""
+    model_change: ModelChange = ModelChange.REFUSE
+    """A crash must not become a silent upgrade."""
+    cwd: str = ""
+    """Where the engine starts; default: where the watchdog was started."""
+
+    def core(self, name: str) -> EngineSettings:
+        """The part that decisions are made from."""
+        return EngineSettings(name, self.start_timeout, self.start_deadline)
+
+
+class BackoffSettings(Struct, frozen=True, kw_only=True):
+    """``backoff``: the wait before a restart; the first one is immediate, then it doubles."""
+
+    initial: PositiveDuration = 1.0
+    """Before the second restart: short, as most crashes are single events."""
+    max: PositiveDuration = 300.0
+    """A person who repaired the cause does not want to wait for longer."""
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Fraction added at random, so that a fleet does not restart in step."""
+    reset_after_ready: Duration = 600.0
+    """Ready for this long ends a row of failures; a crash loop is ready for seconds."""
+
+
+class BudgetSettings(Struct, frozen=True, kw_only=True):
+    """At most ``count`` restarts in any ``window``."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)]
+    window: PositiveDuration = 3600.0
+    """An hour: long enough to see a loop of slow starts, short enough to forget a bad morning."""
+
+    def core(self) -> Budget:
+        """The same, as the core has it."""
+        return Budget(self.count, self.window)
+
+
+class RestartBudget(BudgetSettings, frozen=True, kw_only=True):
+    """``restart_budget``: over all causes."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)] = 5
+    """Five restarts in an hour that did not help will not help the sixth time."""
+
+
+class BootBudget(BudgetSettings, frozen=True, kw_only=True):
+    """``boot_budget``: starts that never got ready. Tighter, as they rarely cure themselves."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """One for chance, one for a race with something else that starts, one to be sure."""
+
+
+class PolicyConfig(Struct, frozen=True, kw_only=True):
+    """``[policy]``: restraint."""
+
+    backoff: BackoffSettings = BackoffSettings()
+    restart_budget: RestartBudget = RestartBudget()
+    boot_budget: BootBudget = BootBudget()
+    on_give_up: OnGiveUp = OnGiveUp.HOLD
+    """Staying keeps metrics and evidence; an orchestrator that shall move the job wants exit."""
+
+    def core(self) -> PolicySettings:
+        """The same, as the core has it."""
+        return PolicySettings(
+            backoff_initial=self.backoff.initial,
+            backoff_max=self.backoff.max,
+            backoff_jitter=self.backoff.jitter,
+            reset_after_ready=self.backoff.reset_after_ready,
+            restart_budget=self.restart_budget.core(),
+            boot_budget=self.boot_budget.core(),
+        )
+
+
+class ProbeConfig(Struct, frozen=True, kw_only=True):
+    """``[probes.NAME]``: when a probe looks; ``settings`` is an instance of the probe's own type.
+
+    ``period`` and ``timeout`` are None where the probe's own defaults hold.
+    """
+
+    enabled: bool = True
+    period: PositiveDuration | None = None
+    timeout: PositiveDuration | None = None
+    settings: Any = None
+
+
+class RuleOverride(Struct, frozen=True, kw_only=True, rename={"for_": "for"}):
+    """``[[rule]]``: a rule, or the fields of the default rule ``name`` that are to be replaced."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]*$")]
+    when: str | None = None
+    for_: Duration | None = None
+    clear_for: Duration | None = None
+    severity: Severity | None = None
+    actions: tuple[str, ...] | None = None
+    mode: Mode | None = None
+    summary: str | None = None
+    runbook: str | None = None
+    subject: SubjectKind | None = None
+
+
+class NotifySettings(Struct, frozen=True, kw_only=True):
+    """``[notify.NAME]``: read and validated; this version sends nothing."""
+
+    url: str
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything, effective: defaults filled in. ``file`` names the source in error messages."""
+
+    watchdog: WatchdogSettings = WatchdogSettings()
+    engine: dict[str, EngineConfig] = {}
+    policy: PolicyConfig = PolicyConfig()
+    probes: dict[str, ProbeConfig] = {}
+    rule: tuple[RuleOverride, ...] = ()
+    notify: dict[str, NotifySettings] = {}
+    file: str = "built-in defaults"
+
+    @property
+    def sha256(self) -> str:
+        """Of what is effective, not of the file: a comment changes nothing."""
+        effective = msgspec.structs.replace(self, file="")
+        return hashlib.sha256(msgspec.json.encode(effective, order="deterministic")).hexdigest()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each part that is accepted and has no effect."""
+        return tuple(
+            f"notify.{name}: accepted, but this version sends nothing" for name in self.notify
+        )
+
+
+def default_probes(probe_settings: Mapping[str, type[Any]]) -> dict[str, ProbeConfig]:
+    """Every known probe with its own defaults."""
+    return {name: ProbeConfig(settings=kind()) for name, kind in probe_settings.items()}

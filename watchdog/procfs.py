@@ -1,0 +1,196 @@
+"""Reads /proc. Every function answers None or nothing when a process went away meanwhile.
+
+``root`` is where procfs is mounted; tests point it at a tree of files.
+"""
+
+from __future__ import annotations
+
+import os
+
+from watchdog.contracts import ProcessInfo
+
+ROOT = "/proc"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STAT_FIELDS = 22
+_STAT_BYTES = 2048
+"""Longer than any stat, so that one read has it all: scans are on the way from crash to start."""
+_LISTEN = "0A"
+_DEAD = "ZX"
+
+
+def stat(pid: int, root: str = ROOT) -> ProcessInfo | None:
+    """The process, zombies included; None when there is none."""
+    text = _read(f"{root}/{pid}/stat", _STAT_BYTES, more=False)
+    return _parsed(pid, text, root) if text else None
+
+
+def scan(root: str = ROOT) -> tuple[ProcessInfo, ...]:
+    """All processes, zombies included. One directory listing and one small file a process."""
+    try:
+        names = os.listdir(root)  # noqa: PTH208 - a tenth of the cost of Path objects
+    except OSError:
+        return ()
+    found = (stat(int(name), root) for name in names if name.isdigit())
+    return tuple(info for info in found if info is not None)
+
+
+def lives(info: ProcessInfo) -> bool:
+    """Whether anything of it can run or hold memory: a dead leader with a living task can."""
+    return info.state not in _DEAD or info.threads > 0
+
+
+def children(pid: int, root: str = ROOT) -> tuple[int, ...]:
+    """Direct children, zombies included, whichever thread forked them."""
+    tasks = _names(f"{root}/{pid}/task")
+    lists = [_read(f"{root}/{pid}/task/{task}/children") for task in tasks]
+    if tasks and all(one is None for one in lists):  # CONFIG_PROC_CHILDREN is off, or it left
+        return tuple(info.pid for info in scan(root) if info.ppid == pid)
+    return tuple(int(child) for one in lists if one for child in one.split())
+
+
+def living_tasks(pid: int, root: str = ROOT) -> int:
+    """Tasks that are neither zombie nor dead; 0 when the process is gone."""
+    texts = (_read(f"{root}/{pid}/task/{task}/stat") for task in _names(f"{root}/{pid}/task"))
+    return sum(1 for text in texts if text and _behind_name(text)[:1] not in (b"Z", b"X"))
+
+
+def boot_id(root: str = ROOT) -> str:
+    """The random name of this boot; empty when unknown."""
+    return _text(f"{root}/sys/kernel/random/boot_id")
+
+
+def cmdline(pid: int, root: str = ROOT) -> tuple[str, ...]:
+    """The arguments, or the title that replaced them; empty for zombies and kernel threads."""
+    raw = _read(f"{root}/{pid}/cmdline") or b""
+    return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0") if part)
+
+
+def environ_value(pid: int, key: str, root: str = ROOT) -> str | None:
+    """A variable of the environment that the process was started with; None is no proof.
+
+    A process that writes its title over the environment block shows none of it.
+    """
+    prefix = key.encode() + b"="
+    for entry in (_read(f"{root}/{pid}/environ") or b"").split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode(errors="replace")
+    return None
+
+
+def wchan(pid: int, root: str = ROOT) -> str:
+    """The kernel function that the process sleeps in; empty when it runs or is unknown."""
+    name = _text(f"{root}/{pid}/wchan")
+    return "" if name == "0" else name
+
+
+def listening_owner(port: int, root: str = ROOT) -> tuple[int, str] | None:
+    """Pid and comm of a process that listens on the TCP port in our network namespace.
+
+    None when nobody listens or the owner is out of sight (another user, another pid namespace).
+    """
+    inodes = _listening_inodes(port, root)
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for info in scan(root):
+        if wanted & _open_files(info.pid, root):
+            return info.pid, info.comm
+    return None
+
+
+def exit_status_of_zombie(pid: int, root: str = ROOT) -> int | None:
+    """The wait status of a zombie that somebody else will reap; None when it cannot be had.
+
+    Field 52 of stat, which the kernel shows only to who may trace the process (else it is 0,
+    which we cannot tell from a clean exit: hence None for 0 unless we are root or its user).
+    """
+    text = _read(f"{root}/{pid}/stat")
+    fields = _behind_name(text).split() if text else []
+    if len(fields) <= 49 or fields[0] != b"Z":  # noqa: PLR2004 - exit_code is the 50th behind comm
+        return None
+    status = int(fields[49])
+    return status if status or _ours(pid, root) else None
+
+
+def _ours(pid: int, root: str) -> bool:
+    try:
+        return os.geteuid() in (0, os.stat(f"{root}/{pid}").st_uid)  # noqa: PTH116 - as scan
+    except OSError:
+        return False
+
+
+def _listening_inodes(port: int, root: str) -> set[str]:
+    suffix = f":{port:04X}"
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in _text(f"{root}/net/{table}").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[1].endswith(suffix) and fields[3] == _LISTEN:  # noqa: PLR2004
+                found.add(fields[9])
+    return found
+
+
+def _open_files(pid: int, root: str) -> set[str]:
+    found = set()
+    for name in _names(f"{root}/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"{root}/{pid}/fd/{name}"))  # noqa: PTH115 - as scan
+        except OSError:
+            continue
+    return found
+
+
+def _parsed(pid: int, text: bytes, root: str) -> ProcessInfo | None:
+    fields = _behind_name(text).split()
+    if len(fields) < _STAT_FIELDS:
+        return None
+    state = fields[0].decode()
+    return ProcessInfo(
+        pid=pid,
+        start_ticks=int(fields[19]),
+        ppid=int(fields[1]),
+        session=int(fields[3]),
+        state=state,
+        comm=text[text.find(b"(") + 1 : text.rfind(b")")].decode(errors="replace"),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        rss_bytes=int(fields[21]) * _PAGE,
+        threads=living_tasks(pid, root) if state in _DEAD else int(fields[17]),
+    )
+
+
+def _behind_name(text: bytes) -> bytes:
+    """What follows the name; the name itself may hold blanks and parentheses."""
+    return text[text.rfind(b")") + 2 :]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - as scan
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    return (_read(path) or b"").decode(errors="replace").strip()
+
+
+def _read(path: str, size: int = 1 << 16, *, more: bool = True) -> bytes | None:
+    """The whole file, or its first ``size`` bytes; None when it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _drained(descriptor, size, more=more)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _drained(descriptor: int, size: int, *, more: bool) -> bytes:
+    text = os.read(descriptor, size)
+    while more and (chunk := os.read(descriptor, size)):
+        text += chunk
+    return text

@@ -1,0 +1,329 @@
+"""One engine under supervision: the only hands that touch its processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from watchdog import procfs
+from watchdog.contracts import ActionError, Endpoint, ProcessInfo
+from watchdog.core.model import Cause, EngineExited, EngineSpawned, Event, Seconds
+from watchdog.ledger import GenerationRecord, Ledger
+from watchdog.supervisor import adoption, causes, identity, tempdirs
+from watchdog.supervisor.adoption import Adoption
+from watchdog.supervisor.exits import ExitStatus, ExitWatch, exit_status
+from watchdog.supervisor.gate import GateStep, Refusal, pass_gate, port_free
+from watchdog.supervisor.generation import Generation
+from watchdog.supervisor.household import Household, reap
+from watchdog.supervisor.ladder import (
+    RunningRequests,
+    StopLadder,
+    StopSettings,
+    unknown_requests,
+)
+from watchdog.supervisor.members import MemberTable, key
+from watchdog.supervisor.spawn import Launch, environment, spawn, without_secrets
+
+_LOOK_PERIOD = 0.2
+"""Several probes look in the same moment: one look at the set serves them all."""
+
+_NEVER: tuple[Seconds, str, tuple[ProcessInfo, ...]] = (0.0, "", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all engines of one daemon share."""
+
+    household: Household
+    exit_watch: ExitWatch
+    ledger: Ledger
+    notify: Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What to run, where it answers, how long a stop may take, and further gate steps."""
+
+    launch: Launch
+    endpoint: Endpoint
+    stop: StopSettings = field(default_factory=StopSettings)
+    gate: tuple[GateStep, ...] = ()
+    running_requests: RunningRequests = unknown_requests
+
+
+class SupervisedEngine:
+    """Implements ``EngineControl``, and ``processes`` and ``log_bytes`` of ``EngineTarget``.
+
+    ``start``, ``stop``, ``adopt`` and ``leave`` belong to the engine's actor thread; everything
+    else may be called from any thread.
+    """
+
+    def __init__(self, settings: EngineSettings, surroundings: Surroundings) -> None:
+        self._settings = settings
+        self._around = surroundings
+        self._generation: Generation | None = None
+        self._looked = _NEVER
+
+    @property
+    def name(self) -> str:
+        """The name that the configuration gives it."""
+        return self._settings.launch.engine
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is spoken to."""
+        return self._settings.endpoint
+
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """The living set, the leader first; what was found is recorded for the next watchdog."""
+        generation = self._generation
+        if generation is None:
+            return ()
+        at, of, found = self._looked
+        now = time.monotonic()
+        if of != generation.record.id or now - at > _LOOK_PERIOD:
+            found = generation.table.refresh()
+            self._looked = (now, generation.record.id, found)
+            self._note_members(generation, found)
+        return found
+
+    def log_bytes(self) -> int | None:
+        """Bytes that this generation has logged; None when unknown."""
+        generation = self._generation
+        if generation is None:
+            return None
+        try:
+            size = Path(generation.record.log_path).stat().st_size
+        except OSError:
+            return None
+        offset = generation.record.log_offset
+        return size - offset if size >= offset else size
+
+    def _note_members(self, generation: Generation, found: tuple[ProcessInfo, ...]) -> None:
+        keys = tuple(sorted(key(info) for info in found))
+        if keys != generation.noted:
+            generation.noted = keys
+            self._around.ledger.members(generation.record.id, keys)
+
+    # --- start --------------------------------------------------------------------------------
+
+    def start(self, cause: Cause) -> None:
+        """Pass the gate and spawn; returns at the spawn. Raises ActionError.
+
+        What a crashed generation left is ended first; a living leader refuses the start.
+        """
+        pass_gate(
+            (
+                GateStep("set-empty", self._previous_over),
+                GateStep("port-free", lambda: port_free(self.endpoint)),
+                *self._settings.gate,
+            )
+        )
+        record = self._plan()
+        try:
+            tempdir = Path(record.tempdir)
+            tempdir.mkdir(mode=0o700)
+            env = environment(self._settings.launch, record.id, tempdir)
+            process = spawn(self._settings.launch, env, self._around.household)
+        except (ActionError, OSError) as error:
+            self._forget_plan(record)
+            if isinstance(error, ActionError):
+                raise
+            raise ActionError(f"cannot make a temporary directory: {error.strerror}") from error
+        # From here on the exit watch and the stop wait for it; Popen must not complain or reap.
+        process.returncode = 0
+        self._take_up(record, process.pid, cause)
+
+    def _previous_over(self) -> Refusal | None:
+        generation = self._generation
+        if generation is not None:
+            if not generation.leader_gone():
+                return Refusal(Cause.UNKNOWN, f"cannot start {self.name}: {generation.pid} lives")
+            self.stop(drain=False, cause=Cause.CRASH)
+        for record in self._around.ledger.living(self.name):
+            living = adoption.living_members(record, self._around.ledger, self._around.household)
+            if living:
+                text = f"cannot start {self.name}: process {living[0].pid} of an older start lives"
+                return Refusal(Cause.UNKNOWN, text)
+            self._end_record(record, ExitStatus(), Cause.UNKNOWN)
+        return None
+
+    def _plan(self) -> GenerationRecord:
+        launch = self._settings.launch
+        record = GenerationRecord(
+            id=os.urandom(8).hex(),
+            engine=self.name,
+            tempdir=str(tempdirs.name()),
+            log_path=str(launch.log_path),
+            log_offset=_size(launch.log_path),
+            port=self.endpoint.port,
+            command=without_secrets(launch.command),
+            boot_id=procfs.boot_id(),
+            planned_at=time.monotonic(),
+            planned_wall=time.time(),
+        )
+        self._around.ledger.planned(record)
+        self._around.household.generation_began(record.id)
+        return record
+
+    def _forget_plan(self, record: GenerationRecord) -> None:
+        self._around.household.generation_over(record.id)
+        self._end_record(record, ExitStatus(), Cause.BAD_ARGUMENTS)
+
+    def _take_up(self, record: GenerationRecord, pid: int, cause: Cause) -> None:
+        now = time.monotonic()
+        info = procfs.stat(pid)  # a zombie at worst: nobody but us reaps it
+        ticks = info.start_ticks if info is not None else 0
+        pidfd = identity.open_pidfd(pid, ticks)
+        self._around.ledger.spawned(record.id, pid, ticks, now)
+        record = replace(record, pid=pid, start_ticks=ticks, spawned_at=now)
+        table = MemberTable(record.id, (pid, ticks), self._around.household)
+        generation = Generation(record, table, pidfd, spawned=True)
+        self._generation = generation
+        self._around.notify(EngineSpawned(now, self.name, record.id, pid, cause, spawned_at=now))
+        self._watch(generation)
+
+    def _watch(self, generation: Generation) -> None:
+        if generation.pidfd is not None:
+            generation.token = self._around.exit_watch.watch(
+                generation.pidfd, generation.pid, lambda status: self._exited(generation, status)
+            )
+
+    # --- the leader's exit --------------------------------------------------------------------
+
+    def _exited(self, generation: Generation, status: ExitStatus) -> None:
+        if not generation.note_exit(status):
+            return
+        at = time.monotonic()
+        self._looked = _NEVER
+        why = self._why(generation, status)
+        generation.cause = why.cause
+        self._around.notify(
+            EngineExited(
+                at,
+                self.name,
+                generation.record.id,
+                status.exit_code,
+                status.signal,
+                why.cause,
+                why.explanation,
+            )
+        )
+
+    def _why(self, generation: Generation, status: ExitStatus) -> causes.Classified:
+        if generation.asked is not None:
+            cause = generation.asked
+            return causes.Classified(cause, f"stopped on purpose ({cause}); the engine {status}")
+        record = generation.record
+        tail = causes.log_tail(Path(record.log_path), record.log_offset)
+        return causes.classify(status, tail, generation.table.lost)
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    def stop(self, *, drain: bool, cause: Cause) -> None:
+        """Run the ladder until the set is proven empty; raises ActionError(unkillable=True)."""
+        generation = self._generation
+        if generation is None:
+            return
+        if generation.leader_gone():
+            self._note_death(generation)
+        else:
+            generation.asked = cause
+        ladder = StopLadder(
+            generation.table,
+            self._around.household,
+            self._settings.stop,
+            self._settings.running_requests,
+        )
+        ladder.run(drain=drain, cause=cause)
+        self._over(generation)
+
+    def _note_death(self, generation: Generation) -> None:
+        """Report the exit if the exit watch has not yet: before anything is done about it."""
+        if generation.pidfd is not None and generation.status is None:
+            self._exited(generation, exit_status(generation.pidfd, generation.pid))
+
+    def _over(self, generation: Generation) -> None:
+        """The set is proven empty: report, reap, forget."""
+        self._note_death(generation)
+        if generation.token is not None:
+            self._around.exit_watch.unwatch(generation.token)
+        if generation.spawned:
+            # Only now: until here the zombie kept its pid, and so the session, from being reused.
+            reap(generation.pid)
+            self._around.household.forget(generation.pid)
+        self._around.household.generation_over(generation.record.id)
+        generation.close()
+        self._generation = None
+        status = generation.status or ExitStatus()
+        self._end_record(generation.record, status, generation.cause)
+
+    def _end_record(self, record: GenerationRecord, status: ExitStatus, cause: Cause) -> None:
+        """The directory first: a death in between leaves the record, and the next one cleans up."""
+        tempdirs.remove(record.tempdir)
+        self._around.ledger.ended(
+            record.id, exit_code=status.exit_code, signal=status.signal, cause=cause
+        )
+
+    # --- adoption -----------------------------------------------------------------------------
+
+    def adopt(self, *, clean_up: bool = True) -> Adoption:
+        """Take over what an earlier watchdog left of this engine; end what is half dead.
+
+        Without ``clean_up`` (observing) nothing is signalled. Raises ActionError(unkillable=True).
+        """
+        found = adoption.look(self.name, self._around.ledger, self._around.household)
+        if clean_up:
+            for record, table in found.remains:
+                self._end_remains(record, table)
+        if found.adopted is None:
+            return Adoption(ended=tuple(record.id for record, _ in found.remains))
+        generation = found.adopted
+        self._generation = generation
+        record = generation.record
+        self._around.household.generation_began(record.id)
+        self._around.notify(
+            EngineSpawned(
+                time.monotonic(),
+                self.name,
+                record.id,
+                generation.pid,
+                Cause.UNKNOWN,
+                adopted=True,
+                ready=record.ready_at is not None,
+                spawned_at=record.spawned_at,
+            )
+        )
+        self._watch(generation)
+        return Adoption(record, tuple(gone.id for gone, _ in found.remains))
+
+    def _end_remains(self, record: GenerationRecord, table: MemberTable | None) -> None:
+        if table is not None:
+            StopLadder(table, self._around.household, self._settings.stop).run(
+                drain=False, cause=Cause.CRASH
+            )
+        self._end_record(record, ExitStatus(), Cause.UNKNOWN)
+
+    def leave(self) -> None:
+        """Let go of the engine and leave it running for the next watchdog."""
+        generation = self._generation
+        if generation is None:
+            return
+        self._note_members(generation, generation.table.refresh(full=True))
+        if generation.token is not None:
+            self._around.exit_watch.unwatch(generation.token)
+        if generation.spawned:
+            self._around.household.forget(generation.pid)
+        self._around.household.generation_over(generation.record.id)
+        generation.close()
+        self._generation = None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,78 @@
+"""One start of an engine while it lives: its record, its set, its leader's pidfd."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+
+from watchdog import procfs
+from watchdog.core.model import Cause
+from watchdog.ledger import GenerationRecord
+from watchdog.supervisor import identity
+from watchdog.supervisor.exits import ExitStatus
+from watchdog.supervisor.household import Household
+from watchdog.supervisor.members import Key, MemberTable
+
+
+@dataclass(slots=True)
+class Generation:
+    """Mutable: the actor's thread starts and stops it, the exit watch notes the leader's exit.
+
+    ``status`` is None while the leader lives. ``asked`` is the cause of the stop under way.
+    """
+
+    record: GenerationRecord
+    table: MemberTable
+    pidfd: int | None
+    spawned: bool
+    token: int | None = None
+    status: ExitStatus | None = None
+    cause: Cause = Cause.UNKNOWN
+    asked: Cause | None = None
+    noted: tuple[Key, ...] = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def pid(self) -> int:
+        """The leader's pid."""
+        return self.record.pid or 0
+
+    def leader_gone(self) -> bool:
+        """Whether all threads of the leader are gone."""
+        return self.pidfd is None or identity.gone(self.pidfd)
+
+    def note_exit(self, status: ExitStatus) -> bool:
+        """Keep the first report of the exit; whether this was it."""
+        with self.lock:
+            first = self.status is None
+            if first:
+                self.status = status
+        return first
+
+    def close(self) -> None:
+        """Let go of the pidfd."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def table_of(
+    record: GenerationRecord, members: tuple[Key, ...], household: Household
+) -> MemberTable:
+    """The set of a recorded generation, as far as this boot knows it."""
+    leader = None
+    if record.pid is not None and record.start_ticks is not None:
+        leader = (record.pid, record.start_ticks)
+    return MemberTable(record.id, leader, household, recorded=members, spawned=False)
+
+
+def leader_pidfd(record: GenerationRecord) -> int | None:
+    """A pidfd of the recorded leader; None when it is gone, a stranger, or of another boot."""
+    if record.pid is None or record.start_ticks is None or record.boot_id != procfs.boot_id():
+        return None
+    pidfd = identity.open_pidfd(record.pid, record.start_ticks)
+    if pidfd is not None and identity.gone(pidfd):
+        os.close(pidfd)
+        return None
+    return pidfd

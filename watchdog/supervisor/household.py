@@ -1,0 +1,104 @@
+"""The children of this process: which are ours to wait for, and which are an engine's orphans.
+
+This process adopts every orphan below it (subreaper, or PID 1). Nobody here ever waits for "any
+child": that would steal the exit status from whoever started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+
+from watchdog import procfs
+from watchdog.contracts import ProcessInfo
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_reaper() -> bool:
+    """Make orphans below this process its children; False when neither that nor PID 1."""
+    if os.getpid() == 1:
+        return True
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        return bool(prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+class Household:
+    """All children of this process. One a process; safe from any thread."""
+
+    def __init__(self) -> None:
+        self._own: set[int] = set()
+        self._generations: set[str] = set()
+        self._lock = threading.RLock()
+        self._session = os.getsid(0)
+
+    def launch(self, make: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Start a child of our own: under the lock, so that nobody takes it for an orphan.
+
+        A child that is started otherwise must stay in our session, and is then left alone too.
+        """
+        with self._lock:
+            process = make()
+            self._own.add(process.pid)
+        return process
+
+    def register(self, pid: int) -> None:
+        """A child that was started elsewhere and is waited for there."""
+        with self._lock:
+            self._own.add(pid)
+
+    def forget(self, pid: int) -> None:
+        """A registered child was waited for."""
+        with self._lock:
+            self._own.discard(pid)
+
+    def generation_began(self, generation: str) -> None:
+        """Orphans may now come from this generation."""
+        with self._lock:
+            self._generations.add(generation)
+
+    def generation_over(self, generation: str) -> None:
+        """Nothing of the generation lives."""
+        with self._lock:
+            self._generations.discard(generation)
+
+    def only_generation(self, generation: str) -> bool:
+        """Whether an orphan can come from no other generation."""
+        with self._lock:
+            return self._generations == {generation}
+
+    def orphans(self) -> list[ProcessInfo]:
+        """Our children that nobody here started, zombies included.
+
+        A child in our own session is somebody's here, registered or not: an engine's descendant
+        cannot enter our session, because a session is only left, never joined.
+        """
+        with self._lock:
+            pids = [pid for pid in procfs.children(os.getpid()) if pid not in self._own]
+            found = [info for pid in pids if (info := procfs.stat(pid)) is not None]
+        return [info for info in found if info.session != self._session]
+
+    def reap_orphans(self) -> int:
+        """Reap the orphans that are zombies, one by one; how many."""
+        with self._lock:
+            return sum(reap(info.pid) for info in self.orphans() if not procfs.lives(info))
+
+    def reap_if_orphan(self, pid: int) -> None:
+        """Reap one process if it is a dead child of ours that nobody here waits for."""
+        with self._lock:
+            if pid not in self._own:
+                reap(pid)
+
+
+def reap(pid: int) -> bool:
+    """Reap one child if it is dead; False when it is not, or is no child of ours."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    except OSError:
+        return False
