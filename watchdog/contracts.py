@@ -28,7 +28,9 @@ class ProbeError(Exception):
 class ActionError(Exception):
     """An action cannot do its work. ``cause`` is the named reason, the message one line."""
 
-    def __init__(self, message: str, cause: Cause = Cause.UNKNOWN, *, unkillable: bool = False) -> None:
+    def __init__(
+        self, message: str, cause: Cause = Cause.UNKNOWN, *, unkillable: bool = False
+    ) -> None:
         super().__init__(message)
         self.cause = cause
         self.unkillable = unkillable

@@ -184,7 +184,7 @@ def test_what_was_noted_survives_sigkill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["noise", "middle", "other"])
 def test_a_damaged_file_is_moved_aside(tmp_path: Path, damage: str) -> None:
-    """A new store begins, works, and says what became of the old one; each time under a new name."""
+    """A new store begins and says what became of the old one; each time under a new name."""
     path = tmp_path / "store.sqlite3"
     for number in (1, 2):
         with closing(Store.open(tmp_path)) as store:

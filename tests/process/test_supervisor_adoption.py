@@ -16,6 +16,7 @@ from tests.support.simulated import ROOT, free_port, until
 from tests.support.trees import Supervision, ended, living, script, supervision
 from watchdog.core.model import Cause, EngineSpawned
 from watchdog.ledger import GenerationRecord
+from watchdog.supervisor import tempdirs
 from watchdog.supervisor.memory_ledger import MemoryLedger
 
 PAIR = script("if os.fork() == 0: time.sleep(600)\nprint('ready=1', flush=True)\ntime.sleep(600)\n")
@@ -57,6 +58,7 @@ def left_behind(directory: Path, mode: str = "spawned") -> Iterator[Left]:
         for pid in living(answer["pids"]):
             os.kill(pid, signal.SIGKILL)
         until(lambda: all(ended(pid) for pid in answer["pids"]))
+        tempdirs.remove(record.tempdir)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from watchdog import procfs
 from watchdog.contracts import Endpoint
 from watchdog.core.model import EngineExited, EngineSpawned, Event
 from watchdog.ledger import Ledger
+from watchdog.supervisor import tempdirs
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
 from watchdog.supervisor.exits import ExitWatch
 from watchdog.supervisor.household import Household, become_reaper
@@ -108,6 +109,8 @@ def supervision(
         finally:
             _end_all(engine, household)
             watch.close()
+            for record in memory.living("main"):
+                tempdirs.remove(record.tempdir)
 
 
 def _end_all(engine: SupervisedEngine, household: Household) -> None:

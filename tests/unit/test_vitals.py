@@ -83,9 +83,7 @@ def test_health_since_the_answer_changed() -> None:
 
 def test_completions_fail_from_the_moment_they_were_sent() -> None:
     """The first time-out of a row says when it began; the count follows."""
-    seen = absorbed(
-        http(10.0, canary="timeout", took=4.0), http(16.0, canary="timeout", took=4.0)
-    )
+    seen = absorbed(http(10.0, canary="timeout", took=4.0), http(16.0, canary="timeout", took=4.0))
     assert (seen.failing_since, seen.timeouts) == (6.0, 2)
 
 
@@ -114,7 +112,9 @@ def test_counters_that_rise_are_progress() -> None:
 def test_a_new_rank_is_not_progress() -> None:
     """A rank seen for the first time has not moved yet."""
     rank = (("rank", "1"),)
-    both = reading("engine_metrics", 2.0, ("progress", 1.0, (("rank", "0"),)), ("progress", 9.0, rank))
+    both = reading(
+        "engine_metrics", 2.0, ("progress", 1.0, (("rank", "0"),)), ("progress", 9.0, rank)
+    )
     assert absorbed(metrics(1.0, 1.0), both).progressed_at is None
 
 

@@ -134,14 +134,14 @@ class Database:
             return self._opened(self._path)
         except _CorruptError as error:
             return self._renewed(self._path, str(error))
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, sqlite3.Error) as error:
             return self._without_disk(self._path, error)
 
     def _renewed(self, path: Path, problem: str) -> sqlite3.Connection:
         try:
             aside = _move_aside(path)
             connection = self._opened(path)
-        except (OSError, sqlite3.Error, _CorruptError) as error:
+        except (OSError, ValueError, sqlite3.Error, _CorruptError) as error:
             return self._without_disk(path, error)
         self.warnings += (f"the store was damaged ({problem}): moved to {aside}, history is lost",)
         return connection
@@ -179,7 +179,7 @@ class Database:
                 return
             try:
                 connection = self._opened(self._path)
-            except (OSError, sqlite3.Error, _CorruptError):
+            except (OSError, ValueError, sqlite3.Error, _CorruptError):
                 return
             try:
                 self._connection.backup(connection)

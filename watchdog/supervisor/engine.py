@@ -85,7 +85,7 @@ class SupervisedEngine:
         at, of, found = self._looked
         now = time.monotonic()
         if of != generation.record.id or now - at > _LOOK_PERIOD:
-            found = generation.table.refresh()
+            found = generation.table.refresh(spare=True)
             self._looked = (now, generation.record.id, found)
             self._note_members(generation, found)
         return found

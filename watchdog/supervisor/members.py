@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable
 
 from watchdog import procfs
 from watchdog.contracts import ProcessInfo
 from watchdog.supervisor.household import Household
 
+_SEARCH_SHARE = 200
+"""Rest so many times as long as the search took: eight workers have thousands of threads."""
 GENERATION_VARIABLE = "VLLM_WATCHDOG_GENERATION"
 
 Key = tuple[int, int]
@@ -52,6 +55,7 @@ class MemberTable:
         self._pids_ever = {pid for pid, _ in self._known}
         self._living: dict[Key, ProcessInfo] = {}
         self._spawned = spawned
+        self._search_due = 0.0
         self._lock = threading.RLock()
 
     def known(self) -> tuple[Key, ...]:
@@ -59,14 +63,15 @@ class MemberTable:
         with self._lock:
             return tuple(self._known)
 
-    def refresh(self, *, full: bool = False) -> tuple[ProcessInfo, ...]:
+    def refresh(self, *, full: bool = False, spare: bool = False) -> tuple[ProcessInfo, ...]:
         """Look again; the living members, the leader first.
 
         ``full`` scans all processes. Otherwise only children of members and of ours are read,
-        which costs in proportion to the set.
+        which costs in proportion to the threads of the set: with ``spare`` newcomers are looked
+        for only as often as keeps that cost below half a percent of one core.
         """
         with self._lock:
-            found = self._by_scan() if full else self._by_descent()
+            found = self._by_scan() if full else self._by_descent(spare=spare)
             self._note_lost(found)
             self._living = found
             self._known = set(found)
@@ -81,8 +86,16 @@ class MemberTable:
 
     # --- cheap --------------------------------------------------------------------------------
 
-    def _by_descent(self) -> dict[Key, ProcessInfo]:
+    def _by_descent(self, *, spare: bool) -> dict[Key, ProcessInfo]:
         found = {k: info for k in self._known if (info := self._at(k)) is not None}
+        began = time.monotonic()
+        if spare and began < self._search_due:
+            return found
+        self._search(found)
+        self._search_due = began + (time.monotonic() - began) * _SEARCH_SHARE
+        return found
+
+    def _search(self, found: dict[Key, ProcessInfo]) -> None:
         orphans = [info for info in self._household.orphans() if procfs.lives(info)]
         self._adopt_orphans(found, orphans)
         frontier = list(found)
@@ -92,7 +105,6 @@ class MemberTable:
                 if info is not None and procfs.lives(info) and key(info) not in found:
                     found[key(info)] = info
                     frontier.append(key(info))
-        return found
 
     def _at(self, known: Key) -> ProcessInfo | None:
         info = procfs.stat(known[0])

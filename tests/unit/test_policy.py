@@ -1,0 +1,153 @@
+"""Policy: budgets, backoff and breaker, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.core import engine
+from watchdog.core.model import (
+    Cause,
+    Finding,
+    HoldReason,
+    Mode,
+    Pause,
+    ProcessState,
+    Severity,
+    engine_subject,
+)
+from watchdog.core.policy import (
+    INCURABLE,
+    backoff,
+    budget_remaining,
+    charge,
+    failed,
+    forgiven,
+    open_breaker,
+    restraint,
+)
+from watchdog.core.state import EngineState, PolicySettings, Restart, RestartHistory, State
+
+S = PolicySettings()
+FINDING = Finding("engine-dead", engine_subject("main"), Severity.CRITICAL, "", 0.0, ("x",))
+DEAD = engine(ProcessState.BACKOFF, failed_at=100.0, retry_at=100.0)
+
+
+def _history(*ats: float, boot: bool = False) -> RestartHistory:
+    return RestartHistory(restarts=tuple(Restart(at, boot) for at in ats))
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"),
+    [(0, 0.0), (1, 1.0), (2, 2.0), (9, 256.0), (10, 300.0), (10_000, 300.0)],
+)
+def test_backoff_doubles_up_to_its_maximum(failures: int, seconds: float) -> None:
+    """The first failure waits for nothing, the others 1, 2, 4 ... 300 s."""
+    assert backoff(failures, "00000000", S) == seconds
+
+
+def test_jitter_only_lengthens_and_is_bounded() -> None:
+    """The jitter adds at most a tenth, and comes from the generation's id."""
+    assert backoff(3, "ffffffffdead", S) == pytest.approx(4.4)
+    assert 4.0 < backoff(3, "80000000", S) < 4.4
+    assert backoff(3, "", S) == 4.0
+
+
+def test_the_budget_counts_restarts_in_a_sliding_window() -> None:
+    """Five an hour; one comes back when the oldest is an hour old."""
+    five = _history(0.0, 1.0, 2.0, 3.0, 4.0)
+    assert budget_remaining(five, 3599.9, S) == 0
+    assert budget_remaining(five, 3600.0, S) == 1
+    assert budget_remaining(_history(), 0.0, S) == 3
+
+
+def test_boot_failures_count_in_both_budgets() -> None:
+    """Three failed boots spend the boot budget, and three of the five of all."""
+    assert budget_remaining(_history(0.0, 1.0, 2.0, boot=True), 3.0, S) == 0
+    mixed = RestartHistory(restarts=(Restart(0.0, boot=True), *_history(1.0, 2.0, 3.0).restarts))
+    assert budget_remaining(mixed, 4.0, S) == 1
+
+
+def test_a_charge_forgets_what_no_window_reaches() -> None:
+    """The account stays bounded over years."""
+    account = engine()
+    for hour in range(100):
+        account = charge(account, hour * 1800.0, S)
+    assert len(account.history.restarts) == 2
+
+
+@pytest.mark.parametrize(("ready_at", "boot"), [(None, True), (50.0, False)])
+def test_a_restart_of_what_never_got_ready_is_a_boot(ready_at: float | None, boot: bool) -> None:  # noqa: FBT001
+    """Only a start that never served counts in the boot budget."""
+    assert charge(engine(ready_at=ready_at), 60.0, S).history.restarts == (Restart(60.0, boot),)
+
+
+@pytest.mark.parametrize(("ready_for", "waits"), [(599.9, 2.0), (600.0, 0.0)])
+def test_ready_time_resets_the_backoff(ready_for: float, waits: float) -> None:
+    """Ten ready minutes make a failure the first one again; a spawn alone does not."""
+    sick = engine(history=RestartHistory(failures=2), ready_at=0.0)
+    found = failed(sick, ready_for, Cause.CRASH, "", S)
+    assert found.retry_at == pytest.approx(ready_for + waits, rel=1e-6)
+
+
+@pytest.mark.parametrize("cause", sorted(INCURABLE))
+def test_an_incurable_start_is_given_up_but_not_a_running_engine(cause: Cause) -> None:
+    """A cause that a retry cannot cure ends the retries of a start, not of what had served."""
+    assert failed(engine(ready_at=None), 1.0, cause, "", S).history.given_up is cause
+    assert failed(engine(), 1.0, cause, "", S).history.given_up is None
+
+
+def _held(sick: EngineState = DEAD, state: State | None = None, at: float = 100.0) -> object:
+    return restraint(State() if state is None else state, sick, FINDING, at, S)
+
+
+def test_nothing_restrains_the_first_restart() -> None:
+    """A failure with a clean account is acted upon at once."""
+    assert _held() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"retry_at": 100.1}, HoldReason.BACKOFF),
+        ({"in_flight": "restart_engine"}, HoldReason.IN_FLIGHT),
+        ({"process": ProcessState.UNKILLABLE}, HoldReason.UNKILLABLE),
+        ({"process": ProcessState.STARTING, "failed_at": None}, HoldReason.IN_FLIGHT),
+        ({"history": RestartHistory(breaker_open=True)}, HoldReason.BREAKER_OPEN),
+        ({"history": RestartHistory(given_up=Cause.MODEL_MISSING)}, HoldReason.BLOCKED),
+        ({"history": _history(1.0, 2.0, 3.0, 4.0, 5.0)}, HoldReason.BUDGET),
+    ],
+)
+def test_each_restraint_has_its_reason(change: dict[str, object], reason: HoldReason) -> None:
+    """What holds an action is named."""
+    assert _held(replace(DEAD, **change)) is reason  # type: ignore[arg-type]
+
+
+def test_mode_outranks_pause_and_pause_the_engine() -> None:
+    """The reason told is the one that a person can lift first."""
+    stuck = replace(DEAD, process=ProcessState.UNKILLABLE)
+    paused = State(pause=Pause("why", "me", 0.0))
+    assert _held(stuck, paused) is HoldReason.PAUSED
+    assert _held(stuck, replace(paused, mode=Mode.OBSERVE)) is HoldReason.OBSERVE
+    quiet_rule = replace(FINDING, mode=Mode.OBSERVE)
+    assert restraint(State(), DEAD, quiet_rule, 100.0, S) is HoldReason.OBSERVE
+
+
+def test_a_start_that_is_found_dead_may_be_restarted() -> None:
+    """Its processes live on, but nobody waits for it any more."""
+    assert _held(replace(DEAD, process=ProcessState.STARTING)) is None
+
+
+def test_an_open_breaker_gives_up_only_what_does_not_run() -> None:
+    """A stalled engine keeps its processes; an engine in backoff is given up."""
+    assert open_breaker(DEAD, 1.0).process is ProcessState.GIVEN_UP
+    assert open_breaker(engine(), 1.0).process is ProcessState.RUNNING
+
+
+def test_forgiveness_clears_the_account_and_keeps_the_wish() -> None:
+    """Breaker, budget, backoff and verdict on the cause go; ``wanted`` and ``starts`` stay."""
+    spent = replace(_history(1.0), breaker_open=True, failures=4, wanted=False, starts=7)
+    clean = forgiven(engine(history=spent, retry_at=9.0))
+    assert clean.history == RestartHistory(wanted=False, starts=7)
+    assert clean.retry_at is None

@@ -1,0 +1,42 @@
+"""Speaks to the daemon's control socket."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from watchdog import config
+
+_PATIENCE = 330.0
+"""Seconds; a stop ladder with all its rungs is far shorter."""
+NO_DAEMON = 3
+
+
+def socket_path(state_dir: Path | None) -> Path:
+    """Where the daemon of this state directory listens."""
+    return config.state_dir(state_dir, os.environ) / "control.sock"
+
+
+def request(
+    state_dir: Path | None, method: str, path: str, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The daemon's answer. Ends the process with exit code 3 when there is no daemon."""
+    import httpx
+
+    where = socket_path(state_dir)
+    try:
+        transport = httpx.HTTPTransport(uds=str(where))
+        with httpx.Client(transport=transport, timeout=_PATIENCE, trust_env=False) as client:
+            answer = client.request(method, f"http://daemon{path}", json=body)
+            found: dict[str, Any] = answer.json()
+    except (httpx.HTTPError, ValueError, OSError):
+        fail(f"no daemon answers at {where}", NO_DAEMON)
+    return found
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """One line on stderr, and the end."""
+    print(text, file=sys.stderr)  # noqa: T201 - this is the command line
+    sys.exit(code)

@@ -1,0 +1,100 @@
+"""The commands that change something, by way of the Unix socket."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from watchdog.cli.client import fail, request
+from watchdog.cli.root import common
+from watchdog.config import parse_duration
+
+_ENGINE = click.argument("engine", default="", metavar="[ENGINE]")
+
+
+def _send(  # noqa: PLR0913 - the parts of one command
+    verb: str,
+    state_dir: Path | None,
+    *,
+    as_json: bool,
+    engine: str = "",
+    reason: str = "",
+    seconds: float | None = None,
+) -> None:
+    body = {"engine": engine, "reason": reason, "owner": _user(), "seconds": seconds}
+    answer = request(state_dir, "POST", f"/control/{verb}", body)
+    if as_json:
+        click.echo(json.dumps(answer))
+        sys.exit(int(answer.get("exit_code", 1)))
+    if not answer.get("ok"):
+        fail(str(answer.get("message") or answer.get("error")), int(answer.get("exit_code", 1)))
+    click.echo(answer["message"])
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+@click.command()
+@_ENGINE
+@common
+def start(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """Start an engine that is stopped or given up; returns at the spawn."""
+    _send("start", state_dir, as_json=as_json, engine=engine)
+
+
+@click.command()
+@_ENGINE
+@common
+def stop(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """Stop an engine and keep it stopped; returns when not one process is alive."""
+    _send("stop", state_dir, as_json=as_json, engine=engine)
+
+
+@click.command()
+@_ENGINE
+@common
+def restart(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """Drain, stop and start an engine."""
+    _send("restart", state_dir, as_json=as_json, engine=engine)
+
+
+@click.command()
+@click.option("--reason", required=True, help="Why; shown to everybody who looks.")
+@click.option("--for", "duration", metavar="30m", help="How long; default: until `resume`.")
+@common
+def pause(  # noqa: PLR0913 - one parameter an option
+    reason: str,
+    duration: str | None,
+    config: Path | None,  # noqa: ARG001 - every command takes it
+    state_dir: Path | None,
+    as_json: bool,  # noqa: FBT001 - click calls by name
+) -> None:
+    """Look and judge, but do not act."""
+    try:
+        seconds = None if duration is None else parse_duration(duration)
+    except ValueError as error:
+        fail(f"--for: {error}", 2)
+    _send("pause", state_dir, as_json=as_json, reason=reason, seconds=seconds)
+
+
+@click.command()
+@common
+def resume(config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """End a pause. What piled up is not acted upon: it must hold anew."""
+    _send("resume", state_dir, as_json=as_json)
+
+
+@click.command()
+@_ENGINE
+@common
+def reset_breaker(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """Close an open breaker, clear the account, and start what should be running."""
+    _send("reset-breaker", state_dir, as_json=as_json, engine=engine)

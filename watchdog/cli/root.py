@@ -1,0 +1,69 @@
+"""The group that all commands hang on, loaded one at a time, and the options that all share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchdog import __version__
+
+COMMANDS = {
+    "run": "run",
+    "check": "check",
+    "status": "status",
+    "start": "control",
+    "stop": "control",
+    "restart": "control",
+    "pause": "control",
+    "resume": "control",
+    "reset-breaker": "control",
+    "simulate-engine": "simulate_engine",
+}
+
+EPILOG = """\b
+Examples:
+  vllm-watchdog run -- vllm serve Qwen/Qwen3-0.6B --port 8000
+  vllm-watchdog run --simulate
+  vllm-watchdog status
+  vllm-watchdog pause --reason "upgrade of the driver" --for 30m
+"""
+
+
+class Lazy(click.Group):
+    """Imports the module of a command when it is asked for, and no other."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """In the order of the documentation."""
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        """The command of that name."""
+        module = COMMANDS.get(name)
+        if module is None:
+            return None
+        found = importlib.import_module(f"watchdog.cli.{module}")
+        command: click.Command = getattr(found, name.replace("-", "_"))
+        return command
+
+
+def common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--config``, ``--state-dir`` and ``--json``, which every command takes."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print data as JSON."),
+        click.option(
+            "--state-dir", type=click.Path(path_type=Path), help="Where state and socket are."
+        ),
+        click.option("--config", type=click.Path(path_type=Path), help="The configuration (TOML)."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=Lazy, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vllm-watchdog")
+def root() -> None:
+    """Keep vLLM engines serving tokens: prove it, restart them when they do not, say why."""

@@ -1,0 +1,49 @@
+"""``run``: the daemon in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from watchdog.cli.root import common
+from watchdog.options import RunOptions
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.option("--listen", metavar="HOST:PORT", help="Metrics and health (127.0.0.1:9909).")
+@click.option("--mode", type=click.Choice(["observe", "act"]), help="observe touches nothing.")
+@click.option("--simulate", is_flag=True, help="Supervise the embedded simulated engine.")
+@click.option("--on-exit", type=click.Choice(["stop", "leave"]), default="stop", show_default=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@common
+def run(  # noqa: PLR0913 - one parameter an option
+    listen: str | None,
+    mode: str | None,
+    simulate: bool,  # noqa: FBT001 - click calls by name
+    on_exit: str,
+    command: tuple[str, ...],
+    config: Path | None,
+    state_dir: Path | None,
+    as_json: bool,  # noqa: FBT001, ARG001 - as above; the log is JSON in any case
+) -> None:
+    """Run the watchdog in front of COMMAND, or of the engines of the configuration.
+
+    \b
+    vllm-watchdog run -- vllm serve Qwen/Qwen3-0.6B --port 8000
+    """
+    from watchdog import daemon
+
+    if simulate and command:
+        raise click.UsageError("--simulate and a COMMAND exclude each other")
+    options = RunOptions(
+        config=config,
+        state_dir=state_dir,
+        listen=listen,
+        mode=mode,
+        command=command,
+        simulate=simulate,
+        leave_on_exit=on_exit == "leave",
+    )
+    sys.exit(daemon.run(options))

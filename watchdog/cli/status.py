@@ -1,0 +1,58 @@
+"""``status``: engines, GPUs, findings, budgets, last incidents."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchdog.cli.client import request
+from watchdog.cli.root import common
+
+_WATCH_PERIOD = 2.0
+_SHOWN = 5
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Again every two seconds.")
+@common
+def status(watch: bool, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """Show what the daemon sees. Exit code 3 when there is no daemon."""
+    while True:
+        found = request(state_dir, "GET", "/api/v1/status")
+        if watch:
+            click.clear()
+        click.echo(json.dumps(found) if as_json else render(found))
+        if not watch:
+            return
+        time.sleep(_WATCH_PERIOD)
+
+
+def render(found: dict[str, Any]) -> str:
+    """The status as text. Control characters of hostile names are shown, not obeyed."""
+    lines = [f"vllm-watchdog {found['version']}, mode {found['mode']}"]
+    if found["paused"]:
+        lines.append(f"paused by {found['paused']['owner']}: {found['paused']['reason']}")
+    lines += ["", "ENGINE      STATE       VERDICT     PID      STARTS  BUDGET  WHY"]
+    for engine in found["engines"]:
+        why = "; ".join(engine["reasons"]) + (" BREAKER OPEN" if engine["breaker_open"] else "")
+        lines.append(
+            f"{engine['name']:<11} {engine['state']:<11} {engine['verdict']:<11} "
+            f"{engine['pid'] or '-':<8} {engine['starts']:<7} {engine['budget_remaining']:<7} {why}"
+        )
+    for gpu in found["gpus"]:
+        lines.append(f"gpu {gpu['index']}: {gpu.get('utilization_percent', '?')} % {gpu['uuid']}")
+    lines += ["", "FINDINGS" if found["findings"] else "no findings"]
+    for finding in found["findings"]:
+        lines.append(f"  {finding['severity']:<9} {finding['rule']} on {finding['subject']}")
+    for incident in found["incidents"][:_SHOWN]:
+        end = incident["outcome"] or "open"
+        lines.append(f"{incident['id']}  {incident['opened']}  {incident['rule']}  {end}")
+    return "\n".join(_shown(line) for line in lines)
+
+
+def _shown(line: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

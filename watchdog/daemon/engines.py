@@ -1,0 +1,60 @@
+"""One engine as probes see it: its processes from the supervisor, its health from the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from watchdog.contracts import Endpoint, EngineLook, ProcessInfo
+from watchdog.core.state import EngineState, State
+from watchdog.supervisor.engine import SupervisedEngine
+
+
+class Target:
+    """Implements ``contracts.EngineTarget``. ``published`` gives the state after the last step."""
+
+    def __init__(self, engine: SupervisedEngine, published: Callable[[], State]) -> None:
+        self._engine = engine
+        self._published = published
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        return self._engine.name
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where its HTTP API is."""
+        return self._engine.endpoint
+
+    def look(self) -> EngineLook:
+        """What the core knew after its last step."""
+        engine = self._published().engines.get(self.name)
+        return EngineLook() if engine is None else look_of(engine)
+
+    def processes(self) -> tuple[ProcessInfo, ...]:
+        """The living set of the present generation."""
+        return self._engine.processes()
+
+    def log_bytes(self) -> int | None:
+        """Bytes that the present generation has logged."""
+        return self._engine.log_bytes()
+
+
+def look_of(engine: EngineState) -> EngineLook:
+    """The part of an engine's state that probes may know."""
+    return EngineLook(
+        generation=engine.generation,
+        state=engine.process,
+        leader=engine.leader,
+        started_at=engine.started_at,
+        ready=engine.ready_at is not None,
+        progressed_at=engine.vitals.progressed_at,
+        sleeping=engine.vitals.sleeping,
+    )
+
+
+def requests_in(engine: EngineState | None) -> float | None:
+    """Requests running and waiting in the engine; None when its counters were never read."""
+    if engine is None or engine.vitals.running is None:
+        return None
+    return engine.vitals.running + (engine.vitals.waiting or 0.0)

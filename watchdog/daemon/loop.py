@@ -1,0 +1,144 @@
+"""The main loop. Nothing is decided here: events go in, what the core says is carried out.
+
+The loop's thread is the only writer of state. What others read is the last published snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from watchdog.core.engine import step
+from watchdog.core.model import (
+    Commanded,
+    Decision,
+    Event,
+    Mode,
+    ProcessState,
+    Seconds,
+    Tick,
+    Verb,
+)
+from watchdog.core.rules import Rule
+from watchdog.core.state import PolicySettings, State, Step
+from watchdog.executor import Actor
+from watchdog.inbox import Inbox, Item, Request, Signalled
+
+_HEARTBEAT: Seconds = 1.0
+"""The loop turns at least this often, so that `/livez` can tell a stuck loop from a quiet one."""
+
+_OUTER_LIMIT: Seconds = 120.0
+"""A shutdown is given up after this long; the stop ladder's own deadlines are far below it."""
+
+
+class Loop:
+    """Takes items from the inbox, one at a time, and hands on what each leads to.
+
+    ``watchers`` see every step after its decisions were handed to the actors: journal, metrics,
+    store and snapshot. None of them is on the path from an exit to the next start.
+    """
+
+    def __init__(  # noqa: PLR0913 - everything that the loop touches is handed in
+        self,
+        state: State,
+        rules: Sequence[Rule],
+        settings: PolicySettings,
+        inbox: Inbox,
+        actors: Mapping[str, Actor],
+        watchers: Sequence[Callable[[Event, Step], None]],
+        on_signal: Callable[[int], Commanded | None],
+        on_error: Callable[[Event, Exception], None],
+    ) -> None:
+        self.state = state
+        self.turned_at = time.monotonic()
+        self._rules = rules
+        self._settings = settings
+        self._inbox = inbox
+        self._actors = actors
+        self._watchers = watchers
+        self._on_signal = on_signal
+        self._on_error = on_error
+        self._waiting: list[Request] = []
+        self._wake_at: Seconds | None = None
+        self._leave_by: Seconds | None = None
+
+    def run(self) -> None:
+        """Turn until a shutdown is complete."""
+        self._take(Tick(time.monotonic()))
+        while not self._finished():
+            self.turned_at = now = time.monotonic()
+            wake_in = _HEARTBEAT if self._wake_at is None else self._wake_at - now
+            self._handle(self._inbox.next(min(max(wake_in, 0.0), _HEARTBEAT)))
+
+    def _handle(self, item: Item | None) -> None:
+        match item:
+            case None:
+                self._take(Tick(time.monotonic()))
+            case Signalled():
+                command = self._on_signal(item.number)
+                if command is not None:
+                    self._take(command)
+            case Request():
+                self._waiting.append(item)
+                self._take(item.command)
+            case _:
+                self._take(item)
+
+    def _take(self, event: Event) -> None:
+        try:
+            self._turn(event)
+        except Exception as error:  # noqa: BLE001 - a bug must not take the engine's keeper away
+            self._on_error(event, error)
+
+    def _turn(self, event: Event) -> None:
+        self.turned_at = time.monotonic()
+        done = step(self.state, event, self._rules, self._settings)
+        self.state = done.state
+        self._wake_at = done.wake_at
+        for decision in done.decisions:
+            self._carry_out(decision)
+        for watcher in self._watchers:
+            watcher(event, done)
+        self._answer()
+        if isinstance(event, Commanded) and event.verb in {Verb.SHUTDOWN, Verb.LEAVE}:
+            self._leave_by = event.at + _OUTER_LIMIT
+
+    def _carry_out(self, decision: Decision) -> None:
+        if decision.hold is None:
+            self._actors[decision.target.name].submit(decision)
+
+    def _answer(self) -> None:
+        """Let go of the requests whose engines have come to rest."""
+        for request in tuple(self._waiting):
+            if self._at_rest(request.command.engine):
+                request.error = self._trouble(request.command)
+                self._waiting.remove(request)
+                request.done.set()
+
+    def _at_rest(self, engine: str) -> bool:
+        return not any(
+            e.in_flight or e.pending is not None
+            for e in self.state.engines.values()
+            if engine in {"", e.name}
+        )
+
+    def _trouble(self, command: Commanded) -> str | None:
+        """Why the command did not lead to what it asked for; None when it did."""
+        if command.verb in {Verb.PAUSE, Verb.RESUME}:
+            return None
+        if self.state.mode is not Mode.ACT:
+            return "observe mode: nothing is started, stopped or signalled"
+        for engine in self.state.engines.values():
+            if command.engine not in {"", engine.name}:
+                continue
+            if engine.process in {ProcessState.UNKILLABLE, ProcessState.GIVEN_UP} or (
+                command.verb in {Verb.START, Verb.RESTART} and engine.failed_at is not None
+            ):
+                return f"{engine.name}: {engine.process.value}: {'; '.join(engine.reasons)}"
+        return None
+
+    def _finished(self) -> bool:
+        if not self.state.shutting_down:
+            return False
+        late = self._leave_by is not None and time.monotonic() >= self._leave_by
+        return late or self._at_rest("")

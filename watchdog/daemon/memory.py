@@ -1,0 +1,142 @@
+"""What must outlive this process: restart histories, pause, incidents. Written after the fact.
+
+Times are CLOCK_MONOTONIC; after a reboot they are carried over by the wall clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from watchdog.core.model import Incident, Pause, ProcessState, Seconds
+from watchdog.core.state import EngineSettings, EngineState, RestartHistory, State, Step
+from watchdog.store import Saved, Store, now_anchor, rebase
+
+_T = TypeVar("_T")
+_RECALLED = 50
+"""Incidents that are shown after a restart; the store keeps more."""
+
+
+class Memory:
+    """Keeps what changed in a step, and brings it back at the next start."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._histories: dict[str, RestartHistory] = {}
+        self._ready: dict[str, str] = {}
+        self._pause: Pause | None = None
+        self._incidents: dict[str, Incident] = {}
+
+    def recall(self, engines: tuple[EngineSettings, ...], standby: frozenset[str]) -> State:
+        """The state to begin with."""
+        incidents = self._recall_incidents()
+        self._pause = self._recall_pause()
+        return State(
+            engines={
+                settings.name: self._recall_engine(settings, settings.name in standby)
+                for settings in engines
+            },
+            incidents=incidents,
+            incident_serial=self._store.incident_serial(),
+            pause=self._pause,
+        )
+
+    def keep(self, step: Step) -> None:
+        """Write down what ``step`` changed. Never raises for a sick disk."""
+        for engine in step.state.engines.values():
+            self._keep_engine(engine)
+        if step.state.pause is not self._pause:
+            self._pause = step.state.pause
+            body = None if self._pause is None else _text(self._pause)
+            self._store.save_pause(body)
+        for incident in step.state.incidents:
+            self._keep_incident(incident)
+
+    def _keep_engine(self, engine: EngineState) -> None:
+        if self._histories.get(engine.name) is not engine.history:
+            self._histories[engine.name] = engine.history
+            self._store.save_engine(engine.name, _text(engine.history))
+        ready = engine.ready_at is not None and engine.generation
+        if ready and self._ready.get(engine.name) != engine.generation:
+            self._ready[engine.name] = engine.generation
+            self._store.became_ready(engine.generation, engine.ready_at or 0.0)
+
+    def _keep_incident(self, incident: Incident) -> None:
+        if self._incidents.get(incident.id) is incident:
+            return
+        if incident.id not in self._incidents:
+            self._store.save_incident_serial(int(incident.id.rpartition("-")[2]))
+        self._incidents[incident.id] = incident
+        now = now_anchor()
+        opened = now.wall - (now.monotonic - incident.opened_at)
+        resolved = None
+        if incident.resolved_at is not None:
+            resolved = now.wall - (now.monotonic - incident.resolved_at)
+        self._store.save_incident(incident.id, _text(incident), opened, resolved)
+
+    def _recall_engine(self, settings: EngineSettings, standby: bool) -> EngineState:
+        saved = self._store.load_engine(settings.name)
+        history = None if saved is None else _value(saved.body, RestartHistory)
+        if history is None or saved is None:
+            history = RestartHistory(wanted=not standby)
+        else:
+            restarts = tuple(replace(r, at=_here(saved, r.at)) for r in history.restarts)
+            # A new start may be the corrected command: what could not be cured gets one more try.
+            history = replace(history, restarts=restarts, given_up=None)
+        history = replace(history, starts=self._store.starts(settings.name))
+        given_up = history.wanted and history.breaker_open
+        process = ProcessState.GIVEN_UP if given_up else ProcessState.STOPPED
+        return EngineState(settings, process=process, since=now_anchor().monotonic, history=history)
+
+    def _recall_pause(self) -> Pause | None:
+        saved = self._store.load_pause()
+        pause = None if saved is None else _value(saved.body, Pause)
+        if pause is None or saved is None:
+            return None
+        until = None if pause.until is None else _here(saved, pause.until)
+        return replace(pause, since=_here(saved, pause.since), until=until)
+
+    def _recall_incidents(self) -> tuple[Incident, ...]:
+        now = now_anchor()
+        found = []
+        for stored in self._store.incidents(_RECALLED):
+            incident = _value(stored.body, Incident)
+            if incident is None:
+                continue
+            shift = now.monotonic - (now.wall - stored.opened) - incident.opened_at
+            if abs(shift) > 1.0:  # another boot, or the wall clock was set
+                incident = _shifted(incident, shift)
+            self._incidents[incident.id] = incident
+            found.append(incident)
+        return tuple(reversed(found))
+
+
+def _shifted(incident: Incident, by: Seconds) -> Incident:
+    def moved(at: Seconds | None) -> Seconds | None:
+        return None if at is None else at + by
+
+    return replace(
+        incident,
+        opened_at=incident.opened_at + by,
+        began_at=incident.began_at + by,
+        decided_at=moved(incident.decided_at),
+        resolved_at=moved(incident.resolved_at),
+    )
+
+
+def _here(saved: Saved, at: Seconds) -> Seconds:
+    return rebase(at, saved.anchor, now_anchor())
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _value(text: str, kind: type[_T]) -> _T | None:
+    """None for what another version wrote, or nobody: nothing half-understood is believed."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError:
+        return None

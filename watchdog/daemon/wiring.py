@@ -1,0 +1,157 @@
+"""Builds what the loop needs from the configuration: engines, probes, rules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from watchdog.command_line import describe
+from watchdog.config import Config, EngineConfig, RuleOverride
+from watchdog.contracts import ActionSpec, ProbeSpec
+from watchdog.core.model import Event, SubjectKind, engine_subject
+from watchdog.core.rules import DEFAULT_RULES, Rule
+from watchdog.core.state import State
+from watchdog.daemon.engines import Target, requests_in
+from watchdog.executor import Actor
+from watchdog.runner import ProbeRun
+from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
+from watchdog.supervisor.ladder import StopSettings
+from watchdog.supervisor.spawn import Launch
+
+SIMULATED_PORT = 8000
+"""vLLM's own default, so that whoever knows vLLM finds the simulator where it would be."""
+
+
+def simulated_command() -> tuple[str, ...]:
+    """The embedded engine's command line."""
+    return (sys.executable, "-m", "watchdog.simulator", "--port", str(SIMULATED_PORT))
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine with everything that belongs to it."""
+
+    supervised: SupervisedEngine
+    target: Target
+    actor: Actor
+
+
+def build_engines(
+    config: Config,
+    state_dir: Path,
+    around: Surroundings,
+    actions: Mapping[str, ActionSpec],
+    published: Callable[[], State],
+) -> dict[str, Engine]:
+    """Every configured engine; nothing is started."""
+    return {
+        name: _engine(name, engine, state_dir, around, actions, published)
+        for name, engine in config.engine.items()
+    }
+
+
+def _engine(  # noqa: PLR0913 - what one engine is made of
+    name: str,
+    config: EngineConfig,
+    state_dir: Path,
+    around: Surroundings,
+    actions: Mapping[str, ActionSpec],
+    published: Callable[[], State],
+) -> Engine:
+    said = describe(config.command, config.env, os.environ)
+    settings = EngineSettings(
+        launch=Launch(
+            engine=name,
+            command=config.command,
+            log_path=state_dir / (config.log_file or f"engine-{name}.log"),
+            env=config.env,
+            cwd=config.cwd or None,
+            gpus=None if config.gpus is None else tuple(str(gpu) for gpu in config.gpus),
+        ),
+        endpoint=said.endpoint,
+        stop=StopSettings(
+            config.stop.drain_timeout, config.stop.term_timeout, config.stop.kill_timeout
+        ),
+        running_requests=lambda: requests_in(published().engines.get(name)),
+    )
+    supervised = SupervisedEngine(settings, around)
+    return Engine(
+        supervised,
+        Target(supervised, published),
+        Actor(supervised, actions, around.notify),
+    )
+
+
+def build_probes(
+    config: Config,
+    specs: Mapping[str, ProbeSpec],
+    targets: Mapping[str, Target],
+    post: Callable[[Event], None],
+) -> list[ProbeRun]:
+    """One run for every enabled probe, and for each engine where it is about engines."""
+    runs: list[ProbeRun] = []
+    for name, spec in specs.items():
+        wanted = config.probes[name]
+        if not wanted.enabled:
+            continue
+        of_engines = spec.subject_kind is SubjectKind.ENGINE
+        for target in targets.values() if of_engines else (None,):
+            runs.append(_probe(spec, wanted.settings, wanted.timeout, target, post))
+    return runs
+
+
+def _probe(
+    spec: ProbeSpec,
+    settings: object,
+    timeout: float | None,
+    target: Target | None,
+    post: Callable[[Event], None],
+) -> ProbeRun:
+    return ProbeRun(
+        spec,
+        spec.build(settings, target),
+        None if target is None else engine_subject(target.name),
+        None if target is None else target.look,
+        post,
+        timeout=timeout,
+    )
+
+
+def period_of(config: Config, spec: ProbeSpec) -> float:
+    """Seconds between two looks of a probe."""
+    return config.probes[spec.name].period or spec.period
+
+
+class RuleError(Exception):
+    """A rule of the configuration that cannot be used. One line."""
+
+
+def build_rules(config: Config) -> tuple[Rule, ...]:
+    """The default rules with the configuration's overrides. Raises RuleError."""
+    rules = {rule.name: rule for rule in DEFAULT_RULES}
+    for override in config.rule:
+        base = rules.get(override.name)
+        if base is None or override.when is not None or override.subject is not None:
+            raise RuleError(
+                f"{config.file}: rule.{override.name}: expected the name of a default rule "
+                f"({', '.join(rules)}) without `when` and `subject`"
+            )
+        rules[override.name] = _overridden(base, override)
+    return tuple(rules.values())
+
+
+def _overridden(base: Rule, override: RuleOverride) -> Rule:
+    given = {
+        "hold_for": override.for_,
+        "clear_for": override.clear_for,
+        "severity": override.severity,
+        "actions": override.actions,
+        "mode": override.mode,
+        "summary": override.summary,
+        "runbook": override.runbook,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    return replace(base, **changes)  # type: ignore[arg-type]  # keys and types as listed above

@@ -1,0 +1,150 @@
+"""Turns one published snapshot into metric families. Stale or failed readings have no series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from watchdog.contracts import ProbeSpec, SampleSpec
+from watchdog.core.engine import firing
+from watchdog.core.model import Mode, ProcessState, Reading, Sampled, SubjectKind, Verdict
+from watchdog.core.state import EngineState
+from watchdog.snapshot import ProbeStats, Snapshot
+
+_P = "vllm_watchdog"
+
+
+class SnapshotCollector(Collector):
+    """``take`` gives the snapshot that one rendering works on."""
+
+    def __init__(self, specs: Mapping[str, ProbeSpec], take: Callable[[], Snapshot]) -> None:
+        self._take = take
+        self._specs = specs
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family that does not need a GPU is there from the start, if only as HELP."""
+        snapshot = self._take()
+        yield from _engines(snapshot)
+        yield from _judgement(snapshot)
+        yield from _probes(snapshot.probes)
+        yield from _daemon(snapshot)
+        for name, spec in self._specs.items():
+            yield from _samples(snapshot, name, spec)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{_P}_{name}", text, labels=labels)
+
+
+def _engines(snapshot: Snapshot) -> Iterator[Metric]:
+    engines = tuple(snapshot.state.engines.values())
+    state = StateSetMetricFamily(f"{_P}_engine_state", "Process state.", labels=["engine"])
+    verdict = StateSetMetricFamily(f"{_P}_engine_verdict", "Fused health.", labels=["engine"])
+    for one in engines:
+        state.add_metric([one.name], {s.value: s is one.process for s in ProcessState})
+        verdict.add_metric([one.name], {v.value: v is one.verdict for v in Verdict})
+    yield state
+    yield verdict
+    yield _ready(engines)
+    budget = _gauge("restart_budget_remaining", "Restarts left in the window.", ("engine",))
+    breaker = _gauge("breaker_open", "1 when only a person can start it again.", ("engine",))
+    for one in engines:
+        budget.add_metric([one.name], snapshot.budget.get(one.name, 0))
+        breaker.add_metric([one.name], float(one.history.breaker_open))
+    yield budget
+    yield breaker
+
+
+def _ready(engines: tuple[EngineState, ...]) -> Metric:
+    ready = _gauge("engine_ready_seconds", "Start to first token, last start.", ("engine",))
+    for one in engines:
+        if one.ready_seconds is not None:
+            ready.add_metric([one.name], one.ready_seconds)
+    return ready
+
+
+def _judgement(snapshot: Snapshot) -> Iterator[Metric]:
+    fires = _gauge("rule_firing", "1 for every firing finding.", ("rule", "subject"))
+    for (rule, subject), _ in firing(snapshot.state):
+        fires.add_metric([rule, str(subject)], 1)
+    yield fires
+    opened = sum(i.resolved_at is None for i in snapshot.state.incidents)
+    count = _gauge("incidents_open", "Incidents that are open.")
+    count.add_metric([], opened)
+    yield count
+    paused = _gauge("paused", "1 while nothing is acted upon.")
+    paused.add_metric([], float(snapshot.state.pause is not None))
+    yield paused
+    mode = StateSetMetricFamily(f"{_P}_mode", "What the watchdog may do.")
+    mode.add_metric([], {m.value: m is snapshot.state.mode for m in (Mode.OBSERVE, Mode.ACT)})
+    yield mode
+
+
+def _probes(probes: Mapping[str, ProbeStats]) -> Iterator[Metric]:
+    labels = ("probe",)
+    success = _gauge("probe_success", "1 when the last read worked.", labels)
+    took = _gauge("probe_duration_seconds", "Duration of the last read.", labels)
+    last = _gauge("probe_last_success_timestamp_seconds", "When a read last worked.", labels)
+    abandoned = CounterMetricFamily(
+        f"{_P}_probe_abandoned", "Reads that did not return by their deadline.", labels=labels
+    )
+    for name, stats in probes.items():
+        success.add_metric([name], float(stats.success))
+        if stats.took is not None:
+            took.add_metric([name], stats.took)
+        if stats.last_success is not None:
+            last.add_metric([name], stats.last_success)
+        abandoned.add_metric([name], stats.abandoned)
+    yield from (success, took, last, abandoned)
+
+
+def _daemon(snapshot: Snapshot) -> Iterator[Metric]:
+    reload = _gauge("config_reload_success", "1 when the last configuration was accepted.")
+    reload.add_metric([], 1)
+    yield reload
+    yield InfoMetricFamily(
+        f"{_P}_config_hash", "The effective configuration.", {"sha256": snapshot.config_hash}
+    )
+    yield InfoMetricFamily(f"{_P}_build", "This program.", {"version": snapshot.version})
+
+
+def _samples(snapshot: Snapshot, name: str, spec: ProbeSpec) -> Iterator[Metric]:
+    readings = [r for (probe, _), r in snapshot.state.readings.items() if probe == name]
+    fresh = [r for r in readings if _fresh(r, snapshot, name)]
+    for declared in spec.samples:
+        if declared.type is str or declared.name in {"index"}:
+            continue
+        yield _family(name, spec, declared, fresh)
+
+
+def _fresh(reading: Reading, snapshot: Snapshot, name: str) -> bool:
+    stats = snapshot.probes.get(name)
+    limit = 10.0 if stats is None else 3 * stats.period + stats.timeout
+    return reading.error is None and snapshot.at - reading.at <= limit
+
+
+def _family(name: str, spec: ProbeSpec, declared: SampleSpec, fresh: list[Reading]) -> Metric:
+    metric = declared.metric or f"{_P}_{name}_{declared.name}"
+    engine = spec.subject_kind is SubjectKind.ENGINE
+    labels = ("engine", *declared.labels) if engine else declared.labels
+    kind = CounterMetricFamily if declared.counter else GaugeMetricFamily
+    metric = metric.removesuffix("_total") if declared.counter else metric
+    family = kind(metric, declared.help, labels=labels)
+    for reading in fresh:
+        for sample in reading.samples:
+            if sample.sample == declared.name and not isinstance(sample.value, str):
+                family.add_metric(_values(sample, engine=engine), float(sample.value))
+    return family
+
+
+def _values(sample: Sampled, *, engine: bool) -> list[str]:
+    values = [value for _, value in sample.labels]
+    return [sample.subject.name, *values] if engine else values

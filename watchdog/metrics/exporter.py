@@ -1,0 +1,124 @@
+"""Keeps what must be counted when it happens, and renders the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from watchdog.contracts import ProbeSpec
+from watchdog.core.model import (
+    ActionFinished,
+    EngineSpawned,
+    Event,
+    Incident,
+    Reading,
+    ReadingTaken,
+)
+from watchdog.core.state import Step
+from watchdog.metrics.collector import SnapshotCollector
+from watchdog.snapshot import Snapshot
+
+_CANARY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+_OUTAGE_BUCKETS = (0.01, 0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0)
+
+
+class Exporter:
+    """``observe`` is called by the loop after each step, ``render`` by the web threads."""
+
+    def __init__(self, specs: Mapping[str, ProbeSpec], take: Callable[[], Snapshot]) -> None:
+        self._registry = registry = CollectorRegistry(auto_describe=False)
+        registry.register(SnapshotCollector(specs, take))
+        ProcessCollector(registry=registry)
+        prefix = "vllm_watchdog"
+        self._starts = Counter(
+            f"{prefix}_engine_starts",
+            "Spawns of the engine since this watchdog began.",
+            ("engine", "cause"),
+            registry=registry,
+        )
+        self._canary = Histogram(
+            f"{prefix}_canary_latency_seconds",
+            "Duration of one-token completions that came back.",
+            ("engine",),
+            buckets=_CANARY_BUCKETS,
+            registry=registry,
+        )
+        self._detection = Histogram(
+            f"{prefix}_detection_seconds",
+            "From the fault to the decision.",
+            buckets=_OUTAGE_BUCKETS,
+            registry=registry,
+        )
+        self._recovery = Histogram(
+            f"{prefix}_recovery_seconds",
+            "From the decision to serving.",
+            buckets=_OUTAGE_BUCKETS,
+            registry=registry,
+        )
+        self._decisions = Counter(
+            f"{prefix}_decisions",
+            "Decisions; holds are counted when their reason changes.",
+            ("rule", "verdict", "reason"),
+            registry=registry,
+        )
+        self._actions = Counter(
+            f"{prefix}_actions",
+            "Actions that ended.",
+            ("action", "result"),
+            registry=registry,
+        )
+        self._incidents = Counter(
+            f"{prefix}_incidents",
+            "Incidents opened.",
+            ("rule", "severity"),
+            registry=registry,
+        )
+        self._known: dict[str, Incident] = {}
+
+    def observe(self, event: Event, step: Step) -> None:
+        """Count what ``event`` and the step it led to brought."""
+        match event:
+            case EngineSpawned(adopted=False):
+                self._starts.labels(event.engine, event.cause.value).inc()
+            case ActionFinished():
+                result = "ok" if event.outcome.ok else "failed"
+                self._actions.labels(event.outcome.action, result).inc()
+            case ReadingTaken(reading=Reading(probe="engine_http", error=None)):
+                self._canaries(event.reading)
+            case _:
+                pass
+        for decision in step.decisions:
+            held = decision.hold
+            verdict, reason = ("act", "") if held is None else ("hold", held.value)
+            self._decisions.labels(decision.rule, verdict, reason).inc()
+        for incident in step.state.incidents:
+            self._incident(incident)
+
+    def recall(self, incidents: tuple[Incident, ...]) -> None:
+        """Incidents of an earlier watchdog: known, and not counted again."""
+        self._known = {incident.id: incident for incident in incidents}
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The page in the format that ``accept`` prefers, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def _canaries(self, reading: Reading) -> None:
+        for sample in reading.samples:
+            if sample.sample == "canary_seconds" and not isinstance(sample.value, str):
+                self._canary.labels(sample.subject.name).observe(sample.value)
+
+    def _incident(self, incident: Incident) -> None:
+        before = self._known.get(incident.id)
+        if before is incident:
+            return
+        self._known[incident.id] = incident
+        if before is None:
+            self._incidents.labels(incident.rule, incident.severity.value).inc()
+        decided = incident.decided_at
+        if decided is not None and (before is None or before.decided_at is None):
+            self._detection.observe(max(decided - incident.began_at, 0.0))
+        if incident.resolved_at is not None and decided is not None:
+            self._recovery.observe(max(incident.resolved_at - decided, 0.0))

@@ -1,0 +1,44 @@
+"""One published moment: what metrics, health and status are rendered from, without a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from watchdog.core.model import Seconds
+from watchdog.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStats:
+    """How one probe fares, over all engines it looks at. ``last_success`` is wall time."""
+
+    period: Seconds
+    timeout: Seconds
+    success: bool
+    took: Seconds | None
+    last_success: Seconds | None
+    abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch."""
+
+    state: State
+    at: Seconds
+    wall: Seconds
+    version: str
+    config_hash: str = ""
+    pids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    budget: Mapping[str, int] = field(default_factory=dict)
+    probes: Mapping[str, ProbeStats] = field(default_factory=dict)
+
+    def stamp(self, at: Seconds | None) -> str | None:
+        """A monotonic time as RFC 3339 in UTC."""
+        if at is None:
+            return None
+        moment = datetime.fromtimestamp(self.wall - (self.at - at), UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

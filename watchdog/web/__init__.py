@@ -1,0 +1,1 @@
+"""HTTP: metrics, health and status on TCP, commands on the Unix socket. waitress's only door."""
