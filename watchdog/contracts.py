@@ -113,9 +113,15 @@ class EngineTarget(Protocol):
     """The engine that an engine probe looks at. All methods are safe from any thread."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in the configuration."""
+        ...
+
     @property
-    def endpoint(self) -> Endpoint: ...
+    def endpoint(self) -> Endpoint:
+        """Where its HTTP API is."""
+        ...
+
     def look(self) -> EngineLook:
         """The core's last published view of this engine."""
         ...
@@ -166,7 +172,10 @@ class EngineControl(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in the configuration."""
+        ...
+
     def stop(self, *, drain: bool, cause: Cause) -> None:
         """Run the stop ladder until not one process of the generation lives.
 
@@ -196,7 +205,9 @@ class Order:
 class Action(Protocol):
     """Carries out an order on an engine. Raises ``ActionError``."""
 
-    def run(self, order: Order, engine: EngineControl) -> None: ...
+    def run(self, order: Order, engine: EngineControl) -> None:
+        """Do it, and return when it is done and proven."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +223,10 @@ __all__ = [
     "Action",
     "ActionError",
     "ActionSpec",
+    "Endpoint",
     "EngineControl",
     "EngineLook",
     "EngineTarget",
-    "Endpoint",
     "Order",
     "Outcome",
     "Probe",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import threading
 import time
 import urllib.request
@@ -29,6 +30,11 @@ ENVIRONMENT = {
 }
 
 
+def environment(temporary: Path) -> dict[str, str]:
+    """What the engine needs, with its temporary files in a place that can be looked at."""
+    return {**ENVIRONMENT, "TMPDIR": str(temporary)}
+
+
 def command(port: int) -> list[str]:
     """The engine's own command line, as a user would write it."""
     return [
@@ -45,13 +51,18 @@ def command(port: int) -> list[str]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def temporary() -> Iterator[Path]:
+    """A temporary directory whose path leaves room for the names of Unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="vt-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, temporary: Path) -> Iterator[Daemon]:
     """A daemon whose real engine is ready."""
     port = free_port()
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
     with running(
-        tmp_path / "state", command(port), port, TMPDIR=str(temporary), **ENVIRONMENT
+        tmp_path / "state", command(port), port, environment=environment(temporary)
     ) as started:
         started.wait_ready(START)
         yield started
@@ -121,13 +132,11 @@ def test_worker_stopped_under_load(daemon: Daemon) -> None:
     assert_recovered(daemon, before, {"stalled"})
 
 
-def test_term_while_a_request_runs(tmp_path: Path) -> None:
+def test_term_while_a_request_runs(tmp_path: Path, temporary: Path) -> None:
     """SIGTERM with a client that does not leave ends in zero processes and no leftovers."""
     port = free_port()
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    before = set(os.listdir("/dev/shm"))
-    daemon = launch(tmp_path / "s", command(port), port, TMPDIR=str(temporary), **ENVIRONMENT)
+    before = shared_memory()
+    daemon = launch(tmp_path / "s", command(port), port, environment=environment(temporary))
     try:
         daemon.wait_ready(START)
         assert any(temporary.iterdir())
@@ -140,22 +149,22 @@ def test_term_while_a_request_runs(tmp_path: Path) -> None:
         assert daemon.ours
         assert not daemon.survivors()
         assert list(temporary.iterdir()) == []
-        assert set(os.listdir("/dev/shm")) - before == set()
+        assert shared_memory() - before == set()
     finally:
         finish(daemon)
 
 
 def test_killed_watchdog_is_succeeded(tmp_path: Path) -> None:
-    """W1: the engine outlives a SIGKILLed watchdog, and the next one adopts it without a restart."""
+    """W1: the engine outlives a SIGKILLed watchdog; the next one adopts it without a restart."""
     port = free_port()
-    first = launch(tmp_path / "s", command(port), port, **ENVIRONMENT)
+    first = launch(tmp_path / "s", command(port), port, environment=ENVIRONMENT)
     second: Daemon | None = None
     try:
         before = first.wait_ready(START)
         first.send(signal.SIGKILL)
         first.ended()
         assert complete(port, 2)
-        second = launch(tmp_path / "s", command(port), port, **ENVIRONMENT)
+        second = launch(tmp_path / "s", command(port), port, environment=ENVIRONMENT)
         after = second.wait_ready(60)
         assert after["pid"] == before["pid"]
         assert after["generation"] == before["generation"]
@@ -169,6 +178,11 @@ def test_killed_watchdog_is_succeeded(tmp_path: Path) -> None:
         finish(first)
         if second is not None:
             finish(second)
+
+
+def shared_memory() -> set[str]:
+    """The names of all segments."""
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
 
 
 def complete(port: int, tokens: int) -> bool:

@@ -7,6 +7,7 @@ docs/measurements/.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import platform
 import signal
@@ -120,9 +121,7 @@ def crash_to_start() -> tuple[list[float], list[float]]:
 
 
 def _stamp(line: dict[str, object]) -> float:
-    import datetime
-
-    return datetime.datetime.fromisoformat(str(line["timestamp"])).timestamp()
+    return dt.datetime.fromisoformat(str(line["timestamp"])).timestamp()
 
 
 @contextlib.contextmanager

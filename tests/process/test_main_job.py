@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,13 @@ from tests.support.daemon import Daemon, finish, launch, running, simulated_comm
 from tests.support.simulated import ROOT, alive, free_port, until
 
 READY = 30.0
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary directory whose path leaves room for the names of Unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="vt-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -53,7 +61,7 @@ def recovered(daemon: Daemon, before: dict[str, object]) -> dict[str, object]:
 
 
 def test_killed_leader_is_replaced_and_no_orphan_survives(daemon: Daemon) -> None:
-    """D1: the orphans of a killed leader are gone before the new start, and the log tells it all."""
+    """D1: the orphans of a killed leader are gone before the new start; the log tells it all."""
     before = daemon.engine()
     os.kill(before["pid"], signal.SIGKILL)
     resolved = recovered(daemon, before)
@@ -105,7 +113,7 @@ def test_stop_is_sticky_and_leaves_nothing(daemon: Daemon) -> None:
 
 
 def test_pause_holds_a_restart_until_resume(daemon: Daemon) -> None:
-    """A paused daemon judges and does not act; after resume the condition holds anew and it acts."""
+    """A paused daemon judges and does not act; after resume the condition must hold anew."""
     before = daemon.engine()
     assert daemon.command("pause", "--reason", "test").returncode == 0
     os.kill(before["pid"], signal.SIGKILL)
@@ -115,12 +123,12 @@ def test_pause_holds_a_restart_until_resume(daemon: Daemon) -> None:
     recovered(daemon, before)
 
 
-def test_term_ends_everything_with_exit_code_zero(tmp_path: Path) -> None:
-    """SIGTERM ends the engine by its ladder: exit 0, zero processes, no temporary directory left."""
+def test_term_ends_everything_with_exit_code_zero(tmp_path: Path, temporary: Path) -> None:
+    """SIGTERM ends the engine by its ladder: exit 0, zero processes, no temporary files left."""
     port = free_port()
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    daemon = launch(tmp_path / "s", simulated_command(port), port, TMPDIR=str(temporary))
+    daemon = launch(
+        tmp_path / "s", simulated_command(port), port, environment={"TMPDIR": str(temporary)}
+    )
     try:
         daemon.wait_ready(READY)
         assert any(temporary.iterdir())
@@ -187,26 +195,16 @@ def test_saturated_engine_is_left_alone(tmp_path: Path) -> None:
     with running(tmp_path, simulated_command(port), port) as daemon:
         before = daemon.wait_ready(READY)
         fault(daemon, "saturate")
-        began = float(daemon.metric("vllm_watchdog_probe_last_success_timestamp_seconds") or 0)
-        assert began > 0
+        read = 'vllm_watchdog_probe_last_success_timestamp_seconds{probe="engine_metrics"}'
+        first = daemon.metric(read) or 0.0
+        assert first > 0
         verdicts: set[str] = set()
 
-        def two_minutes() -> bool:
+        def two_minutes_of_readings() -> bool:
             verdicts.add(daemon.verdict())
-            now = daemon.events()
-            del now
-            stamp = daemon.metric(
-                'vllm_watchdog_probe_last_success_timestamp_seconds{probe="engine_metrics"}'
-            )
-            return (stamp or 0) - first >= 120
+            return (daemon.metric(read) or 0.0) - first >= 120
 
-        first = (
-            daemon.metric(
-                'vllm_watchdog_probe_last_success_timestamp_seconds{probe="engine_metrics"}'
-            )
-            or 0.0
-        )
-        until(two_minutes, 150)
+        until(two_minutes_of_readings, 150)
         assert daemon.engine()["generation"] == before["generation"]
         assert not daemon.events("decision.act")[1:]
         assert "busy" in verdicts
@@ -237,7 +235,7 @@ def test_bad_command_is_one_clear_line(tmp_path: Path, command: list[str], words
 
 
 def test_missing_binary_is_given_up_with_its_cause(tmp_path: Path) -> None:
-    """A binary that does not exist is `bad_arguments`: not retried, /livez 503, the daemon lives."""
+    """A binary that does not exist is not retried: given up, /livez 503, and the daemon lives."""
     port = free_port()
     with running(tmp_path, ["no-such-program", "--port", str(port)], port) as daemon:
         until(lambda: daemon.engine().get("state") == "given_up")

@@ -219,7 +219,7 @@ def test_the_resource_tracker_may_clean_up() -> None:
     )
     with supervision(script(text)) as supervised:
         pids = started(supervised, 3)
-        segment = Path("/dev/shm") / supervised.log().partition("=/")[2].split()[0]  # noqa: S108
+        segment = Path("/dev/shm") / supervised.log().partition("=/")[2].split()[0]
         assert segment.exists()
 
         stop(supervised)

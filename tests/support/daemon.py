@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def launch(
     engine_port: int,
     *flags: str,
     config: Path | None = None,
-    **environment: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Daemon:
     """Start a daemon in front of ``command``; the caller ends it."""
     listen = f"127.0.0.1:{free_port()}"
@@ -148,7 +148,7 @@ def launch(
             stdout=log,
             stderr=log,
             cwd=ROOT,
-            env={**os.environ, **environment},
+            env={**os.environ, **(environment or {})},
         )
     return Daemon(process, listen, state_dir, log_path, engine_port)
 
@@ -160,10 +160,15 @@ def simulated_command(port: int, *flags: str) -> list[str]:
 
 @contextlib.contextmanager
 def running(
-    state_dir: Path, command: Sequence[str], engine_port: int, *flags: str, **rest: Any
+    state_dir: Path,
+    command: Sequence[str],
+    engine_port: int,
+    *flags: str,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Daemon]:
     """A daemon that is gone afterwards, with everything it ever started."""
-    daemon = launch(state_dir, command, engine_port, *flags, **rest)
+    daemon = launch(state_dir, command, engine_port, *flags, config=config, environment=environment)
     try:
         yield daemon
     finally:

@@ -150,7 +150,7 @@ class Simulated:
         url = f"http://127.0.0.1:{self.port}{path}"
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=patience) as answer:  # noqa: S310 - loopback
+            with urllib.request.urlopen(request, timeout=patience) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

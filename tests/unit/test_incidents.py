@@ -64,7 +64,8 @@ def test_a_person_who_stops_the_engine_ends_the_incident() -> None:
     """Its outcome is the operator's."""
     story = restarting()
     story.command(Verb.STOP, 11.0)
-    story.finished(12.0, "restart_engine", ok=False)
+    story.spawned(12.0, "0000000b")
+    story.finished(12.1, "restart_engine")
     story.finished(13.0, "stop_engine")
     assert [i.outcome for i in story.state.incidents] == ["operator"]
 
@@ -119,6 +120,7 @@ def test_an_open_incident_is_never_forgotten() -> None:
 def test_a_resume_does_not_end_the_incident_of_a_running_restart(pause: bool) -> None:  # noqa: FBT001
     """The incident lives until the engine serves."""
     story = restarting(10.0)
+    story.tick(10.5)
     if pause:
         story.command(Verb.PAUSE, 11.0)
     story.command(Verb.RESUME, 12.0)

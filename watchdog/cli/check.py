@@ -1,4 +1,4 @@
-"""``check``: would this configuration be accepted, and would this engine start?"""
+"""``check``: whether the configuration is accepted, and whether its engines would start."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def restart(engine: str, config: Path | None, state_dir: Path | None, as_json: b
 @click.option("--reason", required=True, help="Why; shown to everybody who looks.")
 @click.option("--for", "duration", metavar="30m", help="How long; default: until `resume`.")
 @common
-def pause(  # noqa: PLR0913 - one parameter an option
+def pause(
     reason: str,
     duration: str | None,
     config: Path | None,  # noqa: ARG001 - every command takes it

@@ -18,7 +18,7 @@ from watchdog.options import RunOptions
 @click.option("--on-exit", type=click.Choice(["stop", "leave"]), default="stop", show_default=True)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @common
-def run(  # noqa: PLR0913 - one parameter an option
+def run(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
     listen: str | None,
     mode: str | None,
     simulate: bool,  # noqa: FBT001 - click calls by name
@@ -28,7 +28,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     state_dir: Path | None,
     as_json: bool,  # noqa: FBT001, ARG001 - as above; the log is JSON in any case
 ) -> None:
-    """Run the watchdog in front of COMMAND, or of the engines of the configuration.
+    r"""Run the watchdog in front of COMMAND, or of the engines of the configuration.
 
     \b
     vllm-watchdog run -- vllm serve Qwen/Qwen3-0.6B --port 8000

@@ -40,6 +40,7 @@ class Loop:
 
     def __init__(  # noqa: PLR0913 - everything that the loop touches is handed in
         self,
+        *,
         state: State,
         rules: Sequence[Rule],
         settings: PolicySettings,

@@ -35,7 +35,7 @@ class Memory:
         self._pause = self._recall_pause()
         return State(
             engines={
-                settings.name: self._recall_engine(settings, settings.name in standby)
+                settings.name: self._recall_engine(settings, standby=settings.name in standby)
                 for settings in engines
             },
             incidents=incidents,
@@ -76,7 +76,7 @@ class Memory:
             resolved = now.wall - (now.monotonic - incident.resolved_at)
         self._store.save_incident(incident.id, _text(incident), opened, resolved)
 
-    def _recall_engine(self, settings: EngineSettings, standby: bool) -> EngineState:
+    def _recall_engine(self, settings: EngineSettings, *, standby: bool) -> EngineState:
         saved = self._store.load_engine(settings.name)
         history = None if saved is None else _value(saved.body, RestartHistory)
         if history is None or saved is None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from watchdog import __version__, config as configuration, registry
+from watchdog import __version__, registry
+from watchdog import config as configuration
 from watchdog.config import Config
 from watchdog.contracts import ActionError
 from watchdog.core import facts, policy
@@ -75,15 +76,15 @@ class Service:
         self._exit_watch = ExitWatch()
         self._specs = registry.probes()
         around = Surroundings(self._household, self._exit_watch, self._store, self._inbox.post)
-        self._loop_state: State = self._recalled()
+        state = self._recalled()
         self._engines = build_engines(
-            config, state_dir, around, registry.actions(), lambda: self._published()
+            config, state_dir, around, registry.actions(), self._published
         )
         targets = {name: engine.target for name, engine in self._engines.items()}
         self._runs = build_probes(config, self._specs, targets, self._inbox.post)
         self._exporter = Exporter(self._specs, self._snapshot)
-        self._exporter.recall(self._loop_state.incidents)
-        self._loop = self._build_loop(rules)
+        self._exporter.recall(state.incidents)
+        self._loop = self._build_loop(state, rules)
         self._front = Front(self._loop, self._inbox, self._exporter, self._snapshot)
         self._schedule = Schedule(self._job_failed)
         self._servers = self._build_servers(durable=durable)
@@ -124,9 +125,9 @@ class Service:
         state = self._memory.recall(settings, standby)
         return replace(state, mode=Mode(self._config.watchdog.mode.value))
 
-    def _build_loop(self, rules: Sequence[Rule]) -> Loop:
+    def _build_loop(self, state: State, rules: Sequence[Rule]) -> Loop:
         return Loop(
-            state=self._loop_state,
+            state=state,
             rules=rules,
             settings=self._config.policy.core(),
             inbox=self._inbox,

@@ -53,7 +53,7 @@ def build_engines(
     }
 
 
-def _engine(  # noqa: PLR0913 - what one engine is made of
+def _engine(  # noqa: PLR0913, PLR0917 - what one engine is made of
     name: str,
     config: EngineConfig,
     state_dir: Path,
@@ -98,8 +98,10 @@ def build_probes(
         if not wanted.enabled:
             continue
         of_engines = spec.subject_kind is SubjectKind.ENGINE
-        for target in targets.values() if of_engines else (None,):
-            runs.append(_probe(spec, wanted.settings, wanted.timeout, target, post))
+        runs.extend(
+            _probe(spec, wanted.settings, wanted.timeout, target, post)
+            for target in (targets.values() if of_engines else (None,))
+        )
     return runs
 
 

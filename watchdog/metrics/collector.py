@@ -120,7 +120,7 @@ def _samples(snapshot: Snapshot, name: str, spec: ProbeSpec) -> Iterator[Metric]
     readings = [r for (probe, _), r in snapshot.state.readings.items() if probe == name]
     fresh = [r for r in readings if _fresh(r, snapshot, name)]
     for declared in spec.samples:
-        if declared.type is str or declared.name in {"index"}:
+        if declared.type is str or declared.name == "index":
             continue
         yield _family(name, spec, declared, fresh)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 PREFIX = "vw-"
 _DIGITS = 12
+_LONGEST_BASE = 107 - len("/") - len(PREFIX) - _DIGITS - len("/") - 36
+"""A Unix socket's path has 107 bytes; vLLM names its sockets by UUID, 36 characters."""
 
 
 def make() -> Path:
@@ -25,8 +27,14 @@ def make() -> Path:
 
 
 def name() -> Path:
-    """The path of a directory that does not exist yet."""
-    return Path(tempfile.gettempdir()) / f"{PREFIX}{os.urandom(_DIGITS // 2).hex()}"
+    """The path of a directory that does not exist yet.
+
+    Below TMPDIR, unless that is so deep that vLLM could not bind its sockets there.
+    """
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) > _LONGEST_BASE:
+        base = "/tmp"  # noqa: S108 - the name below it cannot be guessed, and its mode is 0700
+    return Path(base) / f"{PREFIX}{os.urandom(_DIGITS // 2).hex()}"
 
 
 def remove(path: str | Path) -> bool:

@@ -24,6 +24,7 @@ _REASONS = {
     503: "Service Unavailable",
 }
 _JSON = "application/json"
+_HTML = "text/html; charset=utf-8"
 _BODY_LIMIT = 64 * 1024
 
 
@@ -35,6 +36,9 @@ class Answer:
     body: object
     content_type: str = _JSON
     allow: str = ""
+
+
+_NOT_FOUND = Answer(404, {"error": "not found"})
 
 
 class App:
@@ -71,34 +75,39 @@ class App:
         return self._get(environ, path)
 
     def _get(self, environ: Environ, path: str) -> Answer:
-        snapshot = self._window.snapshot()
         match path:
             case "/metrics":
                 data, kind = self._window.metrics(environ.get("HTTP_ACCEPT", ""))
                 return Answer(200, data, kind)
             case "/healthz":
                 return self._health(environ)
+            case "/":
+                return Answer(200, page.render(self._window.snapshot()), _HTML)
+            case _:
+                return self._verdict(path) or self._api(path) or _NOT_FOUND
+
+    def _verdict(self, path: str) -> Answer | None:
+        match path:
             case "/readyz":
-                return _verdict(*bodies.ready(snapshot))
+                return _verdict(*bodies.ready(self._window.snapshot()))
             case "/livez":
-                return _verdict(*bodies.live(snapshot, self._window.loop_age()))
-            case "/api/v1/status":
+                return _verdict(*bodies.live(self._window.snapshot(), self._window.loop_age()))
+            case _:
+                return None
+
+    def _api(self, path: str) -> Answer | None:
+        snapshot = self._window.snapshot()
+        match path.removeprefix("/api/v1/").split("/"):
+            case ["status"]:
                 return Answer(200, bodies.status(snapshot))
-            case "/api/v1/incidents":
+            case ["incidents"]:
                 found = [bodies.brief(snapshot, i) for i in reversed(snapshot.state.incidents)]
                 return Answer(200, {"incidents": found})
-            case "/":
-                return Answer(200, page.render(snapshot), "text/html; charset=utf-8")
+            case ["incidents", name]:
+                one = bodies.incident(snapshot, name)
+                return None if one is None else Answer(200, one)
             case _:
-                return self._incident(path)
-
-    def _incident(self, path: str) -> Answer:
-        prefix = "/api/v1/incidents/"
-        if path.startswith(prefix):
-            found = bodies.incident(self._window.snapshot(), path.removeprefix(prefix))
-            if found is not None:
-                return Answer(200, found)
-        return Answer(404, {"error": "not found"})
+                return None
 
     def _health(self, environ: Environ) -> Answer:
         names = parse_qs(environ.get("QUERY_STRING", "")).get("engine")
