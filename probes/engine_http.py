@@ -46,9 +46,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     health_timeout: float = 3.0
     """A free API process answers in milliseconds; longer waits only delay the canary."""
-    canary_interval: float = 5.0
+    canary_interval: float = 3.0
     """Progress younger than this needs no proof, nor does a canary that succeeded."""
-    canary_timeout: float = 4.0
+    canary_timeout: float = 3.0
     """One token takes milliseconds; three time-outs in a row stay well below 30 s."""
 
 

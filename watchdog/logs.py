@@ -6,8 +6,10 @@ costs lines, which are counted; it never costs the caller more than putting a va
 
 from __future__ import annotations
 
+import math
 import os
 import queue
+import select
 import sys
 import threading
 import time
@@ -22,6 +24,9 @@ from watchdog.core.model import Record
 _CAPACITY = 10_000
 """Lines that wait: minutes of a busy incident, a few MB at most."""
 
+_DEPTH = 8
+"""Values inside values that are still taken apart."""
+
 _Line = tuple[float, str, str, Mapping[str, object]]
 _Render = Callable[[Any, str, dict[str, Any]], str | bytes]
 
@@ -30,58 +35,98 @@ class Journal:
     """Takes lines from any thread without ever blocking it. ``lost`` counts what was dropped."""
 
     def __init__(self, descriptor: int, render: _Render) -> None:
-        self.lost = 0
         self._descriptor = descriptor
         self._render = render
         self._lines: queue.Queue[_Line | threading.Event] = queue.Queue(_CAPACITY)
+        self._counting = threading.Lock()
+        self._lost = 0
         self._told = 0
+        self._torn = False
         threading.Thread(target=self._write_all, name="journal", daemon=True).start()
+
+    @property
+    def lost(self) -> int:
+        """Lines dropped since the beginning: the queue was full, or writing failed."""
+        return self._lost
 
     def write(self, record: Record) -> None:
         """One line of the core's journal."""
-        self.log(record.level, record.event, **dict(record.keys))
+        self._enqueue((time.time(), record.level, record.event, dict(record.keys)))
 
-    def log(self, level: str, event: str, **keys: object) -> None:
+    def log(self, level: str, event: str, /, **keys: object) -> None:
         """One line. ``event`` is a constant dotted name; data goes into ``keys``."""
-        try:
-            self._lines.put_nowait((time.time(), level, event, keys))
-        except queue.Full:
-            self.lost += 1
+        self._enqueue((time.time(), level, event, keys))
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what was logged so far is written; False when it was not in time."""
+        """Wait until what was logged so far is written; False when it was not in ``timeout`` s."""
+        by = time.monotonic() + timeout
         done = threading.Event()
         try:
             self._lines.put(done, timeout=timeout)
         except queue.Full:
             return False
-        return done.wait(timeout)
+        return done.wait(max(by - time.monotonic(), 0.0))
+
+    def _enqueue(self, line: _Line) -> None:
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._lose()
+
+    def _lose(self) -> None:
+        with self._counting:
+            self._lost += 1
 
     def _write_all(self) -> None:
         while True:
             item = self._lines.get()
             if isinstance(item, threading.Event):
+                self._tell_losses()
                 item.set()
-                continue
-            self._write_line(item)
-            if self.lost != self._told and self._lines.empty():
-                self._told = self.lost
-                self._write_line((time.time(), "warning", "log.lost", {"lines": self._told}))
+            elif self._written(item):
+                self._tell_losses()
+            else:
+                self._lose()
 
-    def _write_line(self, line: _Line) -> None:
+    def _tell_losses(self) -> None:
+        """Once the queue is drained: a flood is told once, not a line for each line."""
+        lost = self._lost
+        if lost != self._told and self._lines.empty():
+            told = {"lines": lost - self._told, "total": lost}
+            if self._written((time.time(), "warning", "log.lost", told)):
+                self._told = lost
+
+    def _written(self, line: _Line) -> bool:
         at, level, event, keys = line
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z"
-        values = {"timestamp": stamp, "level": level, "event": event, **keys}
+        first = {"timestamp": stamp, "level": level, "event": event}
         try:
-            text = self._render(None, level, values)
+            safe = {str(key): _safe(value) for key, value in keys.items()}
+            text = self._render(None, level, {**first, **safe, **first})
             data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
             self._put(data + b"\n")
-        except (OSError, TypeError, ValueError):
-            self.lost += 1
+        except Exception:  # noqa: BLE001 - a value whose __str__ fails must not end the journal
+            return False
+        return True
 
     def _put(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        if self._torn:  # an earlier line broke off in the middle: what follows is a line of its own
+            data = b"\n" + data
+        whole = len(data)
+        try:
+            while data:
+                data = data[self._some(data) :]
+        finally:
+            self._torn = self._torn if len(data) == whole else bool(data)
+
+    def _some(self, data: bytes) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except BlockingIOError:  # whoever shares our stderr made it non-blocking
+            ready = select.poll()
+            ready.register(self._descriptor, select.POLLOUT)
+            ready.poll()
+            return 0
 
 
 def open_journal(destination: str) -> Journal:
@@ -95,9 +140,39 @@ def open_journal(destination: str) -> Journal:
     descriptor = sys.stderr.fileno()
     if os.isatty(descriptor):
         colors = not os.environ.get("NO_COLOR")
-        return Journal(descriptor, structlog.dev.ConsoleRenderer(colors=colors))
+        return Journal(descriptor, _readable(structlog.dev.ConsoleRenderer(colors=colors)))
     return Journal(descriptor, _json())
 
 
 def _json() -> _Render:
-    return structlog.processors.JSONRenderer(default=str)
+    return structlog.processors.JSONRenderer(allow_nan=False)
+
+
+def _readable(render: _Render) -> _Render:
+    """``render`` with control characters shown: a name must not move a person's cursor."""
+
+    def shown(logger: object, name: str, values: dict[str, Any]) -> str | bytes:
+        return render(logger, name, {_printable(k): _printable(v) for k, v in values.items()})
+
+    return shown
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - all but text passes as it came
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
+
+
+def _safe(value: object, depth: int = 0) -> object:
+    """What JSON can say of ``value``: numbers that it lacks, and all unknown things, as text."""
+    match value:
+        case str() | None | bool() | int():
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case Mapping() if depth < _DEPTH:
+            return {str(key): _safe(item, depth + 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset() if depth < _DEPTH:
+            return [_safe(item, depth + 1) for item in value]
+        case _:
+            return str(value)

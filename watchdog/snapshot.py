@@ -24,7 +24,10 @@ class ProbeStats:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch."""
+    """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
+
+    ``lines_lost`` and ``inbox_depth`` are None when nobody counts them.
+    """
 
     state: State
     at: Seconds
@@ -35,6 +38,8 @@ class Snapshot:
     ports: Mapping[str, int] = field(default_factory=dict)
     budget: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, ProbeStats] = field(default_factory=dict)
+    lines_lost: int | None = None
+    inbox_depth: int | None = None
 
     def stamp(self, at: Seconds | None) -> str | None:
         """A monotonic time as RFC 3339 in UTC."""

@@ -1,7 +1,7 @@
 """Starts the worker, asks it, and walks away from it when it hangs.
 
-A process that hangs in the driver cannot be killed, only left: at most one is abandoned at a time,
-and while it lives and its successor hangs as well, no third is started.
+A process that hangs in the driver cannot be killed, only left. While two of them live, no third is
+started: every one may hold a lock in the driver.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from watchdog.core.model import Seconds
 
+WORKER = (sys.executable, "-m", "probes._nvml.worker")
+"""The command line of the worker."""
+
 _RETRY: Seconds = 60.0
 """After "no driver" nothing is started for this long: it costs CPU, and drivers do not appear."""
+_MOST_HUNG = 2
+_GRACE: Seconds = 0.5
+"""How long a worker outside the driver may take to die of SIGKILL; it takes a millisecond."""
 _ANSWER_LIMIT = 1 << 20
 _CHUNK = 1 << 16
 
@@ -33,76 +41,122 @@ class NvmlHungError(NvmlUnavailableError):
 
 
 class NvmlClient:
-    """Used by one thread. ``pids`` may be read by any."""
+    """Used by one thread; ``pids`` and ``close`` by any.
+
+    ``env`` None hands on the environment as it is. ``retry`` is the rest after "no driver".
+    """
 
     def __init__(
-        self, argv: tuple[str, ...] = (sys.executable, "-m", "probes._nvml.worker")
+        self,
+        argv: tuple[str, ...] = WORKER,
+        env: Mapping[str, str] | None = None,
+        retry: Seconds = _RETRY,
     ) -> None:
-        self._argv = argv
+        self._argv, self._env, self._retry = argv, env, retry
         self._worker: subprocess.Popen[bytes] | None = None
-        self._abandoned: subprocess.Popen[bytes] | None = None
+        self._proven = False
+        self._left: tuple[subprocess.Popen[bytes], ...] = ()
         self._retry_at: Seconds = 0.0
         self._trouble = ""
+        self._closed = False
+        self._asking = threading.Lock()
 
     def sweep(self, deadline: Seconds) -> dict[str, Any]:
         """One sweep of all cards, before ``deadline`` (CLOCK_MONOTONIC).
 
         Raises NvmlHungError or NvmlUnavailableError.
         """
-        if time.monotonic() < self._retry_at:
+        with self._asking:
+            return self._sweep(deadline)
+
+    def _sweep(self, deadline: Seconds) -> dict[str, Any]:
+        now = time.monotonic()
+        if now < self._retry_at:
             raise NvmlUnavailableError(self._trouble)
-        worker = self._running()
-        answer = self._ask(worker, deadline)
+        if self._closed or now >= deadline:
+            raise NvmlUnavailableError("cannot read any GPU: there is no time left")
+        answer = self._ask(self._running(), deadline)
         if "error" in answer:
-            self._rest(f"cannot use NVML: {answer['error']}")
+            self._rest(str(answer["error"]))
         return answer
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The worker and the abandoned one, as far as they live."""
-        both = (self._worker, self._abandoned)
-        return tuple(child.pid for child in both if child is not None and child.poll() is None)
+        """The worker and those that were left behind, as far as they live."""
+        worker = self._worker
+        known = self._left if worker is None else (worker, *self._left)
+        return tuple(child.pid for child in known if child.poll() is None)
 
     def close(self) -> None:
-        """Let the worker end; waits for nothing."""
-        if self._worker is not None:
-            _end(self._worker)
-            self._worker = None
+        """End the worker, for good. Takes half a second at most, while it hangs."""
+        self._closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.send_signal(signal.SIGKILL)
+        if self._asking.acquire(timeout=_GRACE):  # its pipes belong to the thread that reads them
+            self._discard()
+            self._asking.release()
 
-    def _rest(self, text: str) -> None:
+    def _discard(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        _end(worker)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(_GRACE)
+        self._remember(worker)
+
+    def _remember(self, *more: subprocess.Popen[bytes]) -> None:
+        """Keep those that live, so that they are reaped one day."""
+        self._left = tuple(child for child in (*self._left, *more) if child.poll() is None)
+
+    def _rest(self, why: str) -> NoReturn:
         """Without a driver the worker ends, and nothing is tried for a while."""
-        self.close()
-        self._trouble = text
-        self._retry_at = time.monotonic() + _RETRY
-        raise NvmlUnavailableError(text)
+        self._discard()
+        self._trouble = f"cannot read any GPU: {why}"
+        self._retry_at = time.monotonic() + self._retry
+        raise NvmlUnavailableError(self._trouble)
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._abandoned is not None and self._abandoned.poll() is not None:
-            self._abandoned = None
-        if self._worker is not None and self._worker.poll() is None:
-            return self._worker
+        self._remember()
+        if len(self._left) >= _MOST_HUNG:
+            raise NvmlHungError("cannot read any GPU: the driver does not respond")
+        if self._worker is not None and self._worker.poll() is not None:
+            self._discard()
+        if self._worker is None:
+            self._worker, self._proven = self._started(), False
+        return self._worker
+
+    def _started(self) -> subprocess.Popen[bytes]:
         try:
-            self._worker = subprocess.Popen(
+            return subprocess.Popen(
                 self._argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                env=self._env,
             )
         except OSError as error:
             raise NvmlUnavailableError(f"cannot start the NVML worker: {error.strerror}") from error
-        return self._worker
 
     def _ask(self, worker: subprocess.Popen[bytes], deadline: Seconds) -> dict[str, Any]:
         try:
             _pipe(worker.stdin).write(b"sweep\n")
             answer = json.loads(self._line(worker, deadline))
-        except (OSError, ValueError) as error:
-            self.close()
-            raise NvmlUnavailableError("cannot read NVML: its worker died") from error
+        except (OSError, ValueError):
+            self._died()
         if not isinstance(answer, dict):
-            raise NvmlUnavailableError("cannot read NVML: its worker answers nonsense")
+            self._died()
+        self._proven = True
         return answer
+
+    def _died(self) -> NoReturn:
+        """Start another at the next sweep, unless this one never got as far as an answer."""
+        if not self._proven:
+            self._rest("the NVML worker dies at once")
+        self._discard()
+        raise NvmlUnavailableError("cannot read any GPU: the NVML worker died")
 
     def _line(self, worker: subprocess.Popen[bytes], deadline: Seconds) -> bytes:
         source = _pipe(worker.stdout).fileno()
@@ -119,14 +173,14 @@ class NvmlClient:
                 raise ValueError("no whole answer")
         return data
 
-    def _abandon(self, worker: subprocess.Popen[bytes]) -> None:
-        """Leave a worker that hangs. While an earlier one hangs, too, the driver is gone."""
+    def _abandon(self, worker: subprocess.Popen[bytes]) -> NoReturn:
+        """Leave a worker that hangs, and wait for nothing."""
+        self._worker = None
         _end(worker)
-        if self._abandoned is not None and self._abandoned.poll() is None:
-            self._retry_at = time.monotonic() + _RETRY
-            self._trouble = "cannot use NVML: the driver does not respond"
-        self._abandoned, self._worker = worker, None
-        raise NvmlHungError("cannot use NVML: the driver does not respond")
+        self._remember(worker)
+        silent = len(self._left) >= _MOST_HUNG
+        why = "the driver does not respond" if silent else "no answer in time"
+        raise NvmlHungError(f"cannot read any GPU: {why}")
 
 
 def _pipe(pipe: Any) -> Any:  # noqa: ANN401 - Popen types its pipes as optional
@@ -143,4 +197,3 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
                 pipe.close()
     with contextlib.suppress(OSError):
         worker.send_signal(signal.SIGKILL)
-    worker.poll()

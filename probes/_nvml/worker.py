@@ -7,7 +7,9 @@ of that calls into the library again.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +39,8 @@ _ALL_ONES = 0xFFFFFFFFFFFFFFFF
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer until stdin ends. Ctrl-C in a terminal is meant for the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sweeper = Sweeper()
     for _ in sys.stdin:
         answer = sweeper.sweep()
@@ -100,11 +103,14 @@ class Sweeper:
 
 
 def _driver() -> dict[str, str]:
-    cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
-    return {
-        "driver": _text(pynvml.nvmlSystemGetDriverVersion()),
-        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
-    }
+    """Versions, as far as they are told: nothing else depends on them."""
+    facts: dict[str, str] = {}
+    with contextlib.suppress(pynvml.NVMLError):
+        facts["driver"] = _text(pynvml.nvmlSystemGetDriverVersion())
+    with contextlib.suppress(pynvml.NVMLError):
+        cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        facts["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
+    return facts
 
 
 def _text(value: str | bytes) -> str:

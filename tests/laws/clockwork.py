@@ -26,8 +26,8 @@ from watchdog.core.model import (
     Tick,
 )
 
-CANARY_INTERVAL: Seconds = 5.0
-CANARY_TIMEOUT: Seconds = 4.0
+CANARY_INTERVAL: Seconds = 3.0
+CANARY_TIMEOUT: Seconds = 3.0
 _STOP, _BOOT, _ANSWER = 0.05, 1.0, 0.02
 
 PERIODS: Mapping[str, Seconds] = {"process": 1.0, "http": 2.0, "metrics": 2.0}
@@ -74,6 +74,7 @@ class Clockwork:
     cpu: float = 0.0
     spawns: int = 0
     _asked: Seconds | None = None
+    _awake: Seconds | None = None
     _doomed: str = ""
     _due: list[tuple[Seconds, int, Callable[[], None]]] = field(default_factory=list)
     _serial: count[int] = field(default_factory=count)
@@ -109,9 +110,14 @@ class Clockwork:
         for decision in done.decisions:
             if decision.hold is None:
                 self._at(self.now + _STOP, lambda decision=decision: self._obey(decision))  # type: ignore[misc]
-        if done.wake_at is not None:
-            self._at(done.wake_at, lambda: self._take(Tick(self.now)))
+        self._wake(done.wake_at)
         self._doom()
+
+    def _wake(self, at: Seconds | None) -> None:
+        """As the daemon's loop: only the last announced moment counts."""
+        self._awake = at
+        if at is not None:
+            self._at(at, lambda: self._take(Tick(at)) if self._awake == at else None)
 
     def _obey(self, decision: Decision) -> None:
         if self.alive:
@@ -151,8 +157,13 @@ class Clockwork:
     def _process(self) -> None:
         fault = self._present()
         self.cpu += 2.0 if fault.computes else 0.01
-        seen = {"stopped_members": fault.stopped, "compilers": fault.compilers}
-        one = process(self.now, generation=self.generation, cpu_seconds=self.cpu, **seen)
+        one = process(
+            self.now,
+            generation=self.generation,
+            cpu_seconds=self.cpu,
+            stopped_members=fault.stopped,
+            compilers=fault.compilers,
+        )
         if self.alive:
             self._take(ReadingTaken(self.now, one))
 

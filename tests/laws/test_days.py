@@ -87,8 +87,6 @@ def test_h1_frozen_without_a_sign(phases: dict[str, float], after: float) -> Non
     assert _detected(Fault(after, answers=False), phases) <= 30.0
 
 
-# BUG: up to 12 s. The counters show the canary's own token up to 2 s later, which puts the next
-# canary off to 7 s after the last; the probe's period adds 1 s or 2 s, its deadline 4 s.
 @STILL
 @given(PHASES, AFTER)
 def test_h1_frozen_with_stopped_members(phases: dict[str, float], after: float) -> None:

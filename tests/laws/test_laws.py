@@ -110,12 +110,12 @@ def test_backoff_is_kept(story: list[Moment]) -> None:
     for seen in lived(story):
         if _is_reset(seen):
             row = 0
+        engine = _engine(seen)
+        if engine.failed_at is not None and engine.ready_at is not None:
+            ready_for = engine.failed_at - engine.ready_at
+            row = 0 if ready_for >= SETTINGS.reset_after_ready else row
         for act in _own_restarts(seen):
-            engine = _engine(seen)
             assert engine.failed_at is not None
-            ready = engine.ready_at
-            if ready is not None and engine.failed_at - ready >= SETTINGS.reset_after_ready:
-                row = 0
             wait = min(2.0 ** (row - 1), SETTINGS.backoff_max) if row else 0.0
             assert act.at - engine.failed_at >= wait
             row += 1
@@ -233,11 +233,10 @@ FAULTS = [
 def test_a_persistent_fault_ends(fault: Look, story: list[Moment]) -> None:
     """A fault that comes back is acted upon until exactly one breaker opens, which ends it."""
     world = World().live(story)
-    sick = Moment(1.0, (fault,), (Fate.DONE,), times=20)
+    sick = Moment(1.0, (fault,), (Fate.DONE,), times=40)
     for _ in range(12):
         world.live([Moment(60.0, (Look.IDLE,), (Fate.DONE,)), sick])
-        last = world.trace[-1]
-    engine, opened = _engine(last), records(world.trace, "breaker.opened")
+    engine, opened = _engine(world.trace[-1]), records(world.trace, "breaker.opened")
     history = engine.history
     unkillable = engine.process is ProcessState.UNKILLABLE
     assert len(opened) == (1 if history.breaker_open else 0)
@@ -276,7 +275,8 @@ def test_a_stop_is_sticky(story: list[Moment]) -> None:
         assert not (stopped and starts), starts
 
 
-@lawful
+# BUG (found here): unkillable -> backoff, and running or starting -> stopped, by a leader's exit.
+@settings(lawful, max_examples=150)
 @given(moments(2))
 def test_only_the_transitions_of_the_table_happen(story: list[Moment]) -> None:
     """No step takes an engine from one process state to another that the table does not allow."""
@@ -302,6 +302,7 @@ def _known(state: State) -> tuple[object, ...]:
     return state.engines, state.watches, state.incidents
 
 
+# BUG (found here): see test_a_resume_does_not_end_the_incident_of_a_running_restart.
 @lawful
 @given(moments(2))
 def test_an_incident_lasts_until_the_trouble_is_over(story: list[Moment]) -> None:
@@ -325,6 +326,7 @@ def busy_days(draw: st.DrawFn) -> list[tuple[float, str]]:
     )
 
 
+# BUG (found here): see test_a_completion_overtaken_by_tokens_is_no_stall.
 @lawful
 @given(busy_days())
 def test_a_busy_engine_is_never_restarted(day: list[tuple[float, str]]) -> None:
@@ -382,4 +384,4 @@ def test_the_laws_are_not_vacuous() -> None:
     verdicts = {verdict.value for verdict in Verdict} - {Verdict.GPU_FAULT.value}
     holds = {"backoff", "breaker_open", "budget", "in_flight", "paused", "blocked", "unkillable"}
     events = {"restart", "breaker", "pause", "incurable", "pending"}
-    assert not (verdicts | holds | events) - set(reached)
+    assert (verdicts | holds | events) - set(reached) == set()

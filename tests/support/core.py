@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from watchdog.core.engine import step
 from watchdog.core.model import (
@@ -33,6 +34,13 @@ from watchdog.core.state import EngineSettings, EngineState, PolicySettings, Sta
 NAME = "main"
 GENERATION = "0000000a"
 """Hexadecimal, as the real ones are; low, so that the jitter of the backoff is nearly none."""
+
+
+class Of(TypedDict, total=False):
+    """Whose reading it is, where a test says so for several."""
+
+    generation: str
+    name: str
 
 
 def reading(

@@ -72,8 +72,6 @@ def test_a_stop_waits_for_the_restart_in_flight() -> None:
     assert story.engine.pending is None
 
 
-# BUG: a failed restart of what is not wanted any more counts as stopped, and the waiting stop as
-# done; what the restart left behind is never removed.
 def test_a_stop_follows_a_restart_that_failed() -> None:
     """What the failed restart left behind is stopped too, and nothing is retried."""
     story = restarting()
@@ -119,8 +117,6 @@ def test_reset_breaker_leaves_a_stopped_engine_stopped() -> None:
     assert not story.acts
 
 
-# BUG: the START that stands for the reset is executed later as an operator's start, which makes
-# the engine wanted again.
 def test_reset_breaker_during_a_stop_leaves_the_engine_stopped() -> None:
     """As above while the stop is still in flight."""
     story = serving()
@@ -131,7 +127,6 @@ def test_reset_breaker_during_a_stop_leaves_the_engine_stopped() -> None:
     assert not story.engine.history.wanted
 
 
-# BUG: as above; here the waiting stop is lost as well.
 def test_reset_breaker_does_not_replace_a_waiting_stop() -> None:
     """Stop, then reset-breaker, during a restart: the engine ends up stopped."""
     story = restarting()
@@ -142,8 +137,6 @@ def test_reset_breaker_does_not_replace_a_waiting_stop() -> None:
     assert _actions(story) == ["restart_engine", "stop_engine"]
 
 
-# BUG: a later verb takes the place of our own shutdown; the daemon comes to rest and leaves the
-# engine running, although SIGTERM promised to stop it.
 @pytest.mark.parametrize("verb", [Verb.START, Verb.RESTART, Verb.RESET_BREAKER])
 def test_nothing_replaces_a_waiting_shutdown(verb: Verb) -> None:
     """After SIGTERM the engine is stopped, whatever is asked for meanwhile."""
@@ -166,8 +159,6 @@ def test_a_stop_that_failed_does_not_end_in_a_restart() -> None:
     assert _actions(story) == ["stop_engine"]
 
 
-# BUG: a stop that failed is told as "engine.stopped", state `stopped`, although something of the
-# engine may live; `stop` then ends with 0, and a later start is a start on top but for the gate.
 def test_a_stop_that_failed_is_not_told_as_stopped() -> None:
     """Stopped means that no process is alive, and nothing less."""
     story = serving()
@@ -177,8 +168,6 @@ def test_a_stop_that_failed_is_not_told_as_stopped() -> None:
     assert story.engine.process is not ProcessState.STOPPED
 
 
-# BUG: the leader of an engine that is not wanted ends, its EngineCore lives on (D1): "stopped",
-# and the orphans keep the GPU for ever.
 def test_the_orphans_of_an_unwanted_engine_are_not_left() -> None:
     """The end of a leader does not prove the end of its set."""
     story = serving()
@@ -197,7 +186,11 @@ def test_an_unwanted_engine_that_exits_is_not_restarted() -> None:
     story = Story(State({"main": unwanted}))
     story.spawned(1.0)
     story.exited(2.0)
-    assert not story.acts
+    assert _actions(story) == ["stop_engine"]
+    story.finished(3.0, "stop_engine")
+    story.tick(99.0)
+    assert story.engine.process is ProcessState.STOPPED
+    assert _actions(story) == ["stop_engine"]
 
 
 def test_shutdown_stops_without_forgetting_what_is_wanted() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.core import Story, engine, http, metrics, process, restarting, serving
+from tests.support.core import Of, Story, engine, http, metrics, process, restarting, serving
 from watchdog.core import incidents
 from watchdog.core.model import Cause, Finding, ProcessState, Severity, Verb, engine_subject
 from watchdog.core.state import State
@@ -15,7 +15,7 @@ FINDING = Finding("engine-dead", engine_subject("main"), Severity.CRITICAL, "it 
 
 
 def _serve(story: Story, at: float, generation: str = "0000000b") -> Story:
-    of = {"generation": generation}
+    of = Of(generation=generation)
     story.read(process(at, **of), metrics(at, 0.0, **of))
     return story.read(http(at, canary="ok", status=200, **of))
 
@@ -103,7 +103,6 @@ def test_resolving_what_is_not_open_is_nothing() -> None:
     assert incidents.resolved(State(), FINDING.subject, 1.0) == (State(), ())
 
 
-# BUG: fifty newer incidents push an open one out; it is then opened a second time.
 def test_an_open_incident_is_never_forgotten() -> None:
     """However many incidents of others come after it."""
     state, _ = incidents.opened(State(), FINDING, 0.0)
@@ -114,8 +113,6 @@ def test_an_open_incident_is_never_forgotten() -> None:
     assert incidents.open_on(state, FINDING.subject) is not None
 
 
-# BUG: a resume (also of what was not paused, also the end of a pause) drops the finding that the
-# restart in flight is about; its incident is closed as "cleared" before the engine serves.
 @pytest.mark.parametrize("pause", [True, False])
 def test_a_resume_does_not_end_the_incident_of_a_running_restart(pause: bool) -> None:  # noqa: FBT001
     """The incident lives until the engine serves."""
@@ -127,7 +124,6 @@ def test_a_resume_does_not_end_the_incident_of_a_running_restart(pause: bool) ->
     assert not story.events("incident.resolved")
 
 
-# BUG: as above; an engine that cannot be killed loses its finding and its incident for good.
 def test_a_resume_does_not_hide_an_unkillable_engine() -> None:
     """What needs a person stays loud."""
     story = restarting(10.0)
@@ -138,7 +134,6 @@ def test_a_resume_does_not_hide_an_unkillable_engine() -> None:
     assert incidents.open_on(story.state, engine_subject("main")) is not None
 
 
-# BUG: no rule fires on `unkillable`: after an operator's stop there is neither finding nor incident.
 def test_an_engine_that_survives_a_stop_is_an_incident() -> None:
     """Something survived SIGKILL: somebody must be told that a reset is needed."""
     story = serving()

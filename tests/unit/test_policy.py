@@ -124,12 +124,13 @@ def test_each_restraint_has_its_reason(change: dict[str, object], reason: HoldRe
     assert _held(replace(DEAD, **change)) is reason  # type: ignore[arg-type]
 
 
-def test_mode_outranks_pause_and_pause_the_engine() -> None:
-    """The reason told is the one that a person can lift first."""
-    stuck = replace(DEAD, process=ProcessState.UNKILLABLE)
+def test_what_is_under_way_outranks_mode_and_mode_outranks_pause() -> None:
+    """A restart that runs is what holds its finding; a pause that begins then changes nothing."""
+    running = replace(DEAD, in_flight="restart_engine")
     paused = State(pause=Pause("why", "me", 0.0))
-    assert _held(stuck, paused) is HoldReason.PAUSED
-    assert _held(stuck, replace(paused, mode=Mode.OBSERVE)) is HoldReason.OBSERVE
+    assert _held(running, paused) is HoldReason.IN_FLIGHT
+    assert _held(DEAD, paused) is HoldReason.PAUSED
+    assert _held(DEAD, replace(paused, mode=Mode.OBSERVE)) is HoldReason.OBSERVE
     quiet_rule = replace(FINDING, mode=Mode.OBSERVE)
     assert restraint(State(), DEAD, quiet_rule, 100.0, S) is HoldReason.OBSERVE
 
@@ -139,10 +140,10 @@ def test_a_start_that_is_found_dead_may_be_restarted() -> None:
     assert _held(replace(DEAD, process=ProcessState.STARTING)) is None
 
 
-def test_an_open_breaker_gives_up_only_what_does_not_run() -> None:
-    """A stalled engine keeps its processes; an engine in backoff is given up."""
-    assert open_breaker(DEAD, 1.0).process is ProcessState.GIVEN_UP
-    assert open_breaker(engine(), 1.0).process is ProcessState.RUNNING
+def test_an_open_breaker_leaves_the_processes_alone() -> None:
+    """A stalled engine keeps its processes."""
+    assert open_breaker(engine()).history.breaker_open
+    assert open_breaker(engine()).process is ProcessState.RUNNING
 
 
 def test_forgiveness_clears_the_account_and_keeps_the_wish() -> None:

@@ -15,14 +15,19 @@ import click
 from watchdog import config as configuration
 from watchdog import procfs, registry
 from watchdog.cli.client import fail
-from watchdog.cli.root import common
+from watchdog.cli.root import common, examples
 from watchdog.command_line import CommandError, EngineCommand, describe
 from watchdog.config import Config, ConfigError, EngineConfig
 
 USAGE = 2
 
 
-@click.command()
+@click.command(
+    short_help="Would the engines start?",
+    epilog=examples(
+        "check --config watchdog.toml", "check -- vllm serve /models/llama --port 8000"
+    ),
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @common
 def check(

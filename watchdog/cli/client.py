@@ -31,8 +31,11 @@ def request(
         with httpx.Client(transport=transport, timeout=_PATIENCE, trust_env=False) as client:
             answer = client.request(method, f"http://daemon{path}", json=body)
             found: dict[str, Any] = answer.json()
-    except (httpx.HTTPError, ValueError, OSError):
-        fail(f"no daemon answers at {where}", NO_DAEMON)
+    except httpx.ReadTimeout:
+        fail(f"the daemon at {where} has not answered for {_PATIENCE:.0f} s", 1)
+    except (httpx.HTTPError, ValueError, OSError) as error:
+        why = ": permission denied" if "[Errno 13]" in str(error) else ""
+        fail(f"no daemon answers at {where}{why}", NO_DAEMON)
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from watchdog.cli.client import fail, request
-from watchdog.cli.root import common
+from watchdog.cli.root import common, examples
 from watchdog.config import parse_duration
 
 _ENGINE = click.argument("engine", default="", metavar="[ENGINE]")
@@ -42,7 +42,10 @@ def _user() -> str:
         return "unknown"
 
 
-@click.command()
+@click.command(
+    short_help="Start an engine that is stopped or given up.",
+    epilog=examples("start", "start main"),
+)
 @_ENGINE
 @common
 def start(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
@@ -50,7 +53,9 @@ def start(engine: str, config: Path | None, state_dir: Path | None, as_json: boo
     _send("start", state_dir, as_json=as_json, engine=engine)
 
 
-@click.command()
+@click.command(
+    short_help="Stop an engine, and keep it stopped.", epilog=examples("stop", "stop main")
+)
 @_ENGINE
 @common
 def stop(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
@@ -58,7 +63,9 @@ def stop(engine: str, config: Path | None, state_dir: Path | None, as_json: bool
     _send("stop", state_dir, as_json=as_json, engine=engine)
 
 
-@click.command()
+@click.command(
+    short_help="Drain, stop and start an engine.", epilog=examples("restart", "restart main")
+)
 @_ENGINE
 @common
 def restart(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
@@ -66,7 +73,10 @@ def restart(engine: str, config: Path | None, state_dir: Path | None, as_json: b
     _send("restart", state_dir, as_json=as_json, engine=engine)
 
 
-@click.command()
+@click.command(
+    short_help="Look and judge, but do not act.",
+    epilog=examples('pause --reason "upgrade of the driver" --for 30m'),
+)
 @click.option("--reason", required=True, help="Why; shown to everybody who looks.")
 @click.option("--for", "duration", metavar="30m", help="How long; default: until `resume`.")
 @common
@@ -85,14 +95,16 @@ def pause(
     _send("pause", state_dir, as_json=as_json, reason=reason, seconds=seconds)
 
 
-@click.command()
+@click.command(short_help="End a pause.", epilog=examples("resume"))
 @common
 def resume(config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
     """End a pause. What piled up is not acted upon: it must hold anew."""
     _send("resume", state_dir, as_json=as_json)
 
 
-@click.command()
+@click.command(
+    short_help="Close an open breaker.", epilog=examples("reset-breaker", "reset-breaker main")
+)
 @_ENGINE
 @common
 def reset_breaker(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001

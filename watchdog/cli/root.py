@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,10 @@ COMMANDS = {
     "simulate-engine": "simulate_engine",
 }
 
-EPILOG = """\b
-Examples:
-  vllm-watchdog run -- vllm serve Qwen/Qwen3-0.6B --port 8000
-  vllm-watchdog run --simulate
-  vllm-watchdog status
-  vllm-watchdog pause --reason "upgrade of the driver" --for 30m
-"""
+
+def examples(*lines: str) -> str:
+    """The end of a help text; click keeps the lines apart."""
+    return "\n".join(("\b", "Examples:", *(f"  vllm-watchdog {line}" for line in lines)))
 
 
 class Lazy(click.Group):
@@ -51,19 +49,55 @@ class Lazy(click.Group):
 
 
 def common(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--config``, ``--state-dir`` and ``--json``, which every command takes."""
+    """``--config``, ``--state-dir`` and ``--json``, before the command or after it.
+
+    What stands after the command wins.
+    """
+
+    @functools.wraps(function)
+    def merged(*args: Any, **given: Any) -> Any:  # noqa: ANN401 - whatever the command takes
+        parent = click.get_current_context().parent
+        for name in _COMMON:
+            given[name] = given.get(name) or (parent.params.get(name) if parent else None)
+        return function(*args, **given)
+
+    return _optioned(merged)
+
+
+_COMMON = ("config", "state_dir", "as_json")
+
+
+def _optioned(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print data as JSON."),
         click.option(
-            "--state-dir", type=click.Path(path_type=Path), help="Where state and socket are."
+            "--state-dir",
+            metavar="DIR",
+            type=click.Path(path_type=Path),
+            help="Where state and socket are.",
         ),
-        click.option("--config", type=click.Path(path_type=Path), help="The configuration (TOML)."),
+        click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="The configuration (TOML).",
+        ),
     ):
         function = option(function)
     return function
 
 
-@click.group(cls=Lazy, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "run -- vllm serve Qwen/Qwen3-0.6B --port 8000",
+        "run --simulate",
+        "status",
+        'pause --reason "upgrade of the driver" --for 30m',
+    ),
+)
+@_optioned
 @click.version_option(__version__, prog_name="vllm-watchdog")
-def root() -> None:
+def root(**_: object) -> None:
     """Keep vLLM engines serving tokens: prove it, restart them when they do not, say why."""

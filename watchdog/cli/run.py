@@ -7,11 +7,18 @@ from pathlib import Path
 
 import click
 
-from watchdog.cli.root import common
+from watchdog.cli.root import common, examples
 from watchdog.options import RunOptions
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(
+    short_help="Run the watchdog, in the foreground.",
+    epilog=examples(
+        "run -- vllm serve Qwen/Qwen3-0.6B --port 8000",
+        "run --config watchdog.toml --mode observe",
+        "run --simulate",
+    ),
+)
 @click.option("--listen", metavar="HOST:PORT", help="Metrics and health (127.0.0.1:9909).")
 @click.option("--mode", type=click.Choice(["observe", "act"]), help="observe touches nothing.")
 @click.option("--simulate", is_flag=True, help="Supervise the embedded simulated engine.")
@@ -28,11 +35,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
     state_dir: Path | None,
     as_json: bool,  # noqa: FBT001, ARG001 - as above; the log is JSON in any case
 ) -> None:
-    r"""Run the watchdog in front of COMMAND, or of the engines of the configuration.
-
-    \b
-    vllm-watchdog run -- vllm serve Qwen/Qwen3-0.6B --port 8000
-    """
+    """Run the watchdog in front of COMMAND, or of the engines of the configuration."""
     from watchdog import daemon
 
     if simulate and command:

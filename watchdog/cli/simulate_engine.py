@@ -8,6 +8,7 @@ import click
 
 
 @click.command(
+    short_help="Run the embedded engine on its own.",
     context_settings={"ignore_unknown_options": True, "help_option_names": []},
     add_help_option=False,
 )

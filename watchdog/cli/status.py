@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from watchdog.cli.client import request
-from watchdog.cli.root import common
+from watchdog.cli.root import common, examples
 
 _WATCH_PERIOD = 2.0
 _SHOWN = 5
 
 
-@click.command()
+@click.command(epilog=examples("status", "status --watch", "status --json | jq .engines"))
 @click.option("--watch", is_flag=True, help="Again every two seconds.")
 @common
 def status(watch: bool, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001

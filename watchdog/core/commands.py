@@ -39,6 +39,8 @@ def commanded(state: State, event: Commanded) -> _Done:
             pause = Pause(event.reason, event.owner, event.at, event.until)
             keys = (("reason", event.reason), ("owner", event.owner))
             return replace(state, pause=pause), (), (Record("watchdog.paused", "warning", keys),)
+        case Verb.RESUME if state.pause is None:
+            return state, (), ()
         case Verb.RESUME:
             state = replace(state, pause=None, watches=rules.rewound(state.watches))
             return state, (), (Record("watchdog.resumed", "info"),)
@@ -63,15 +65,14 @@ def _each(state: State, event: Commanded) -> _Done:
 
 def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done:
     """One verb on one engine. While an action runs it waits, a later verb in its place."""
-    engine = _meant(engine, verb)
-    records: tuple[Record, ...] = ()
     if verb is Verb.RESET_BREAKER:
-        if engine.history.breaker_open:
-            records = (Record("breaker.closed", "info", (("engine", engine.name),)),)
-        engine = forgiven(engine)
-        verb = Verb.START
+        return _reset(state, engine, at)
     if state.mode is not Mode.ACT:
-        return _put(state, engine), (_decision(state, engine, verb, at, observed=True),), records
+        return state, (_decision(state, engine, verb, at, observed=True),), ()
+    records: tuple[Record, ...] = ()
+    if engine.pending is Verb.SHUTDOWN and verb is not Verb.SHUTDOWN:
+        return state, (), ()  # nothing outranks our own end
+    engine = _meant(engine, verb)
     if engine.in_flight:
         return _put(state, replace(engine, pending=verb)), (), records
     engine = replace(engine, pending=None)
@@ -80,6 +81,19 @@ def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done
     engine = set_out(engine, _action(engine, verb), at)
     state = _put(state, engine)
     return state, (_decision(state, engine, verb, at, observed=False),), records
+
+
+def _reset(state: State, engine: EngineState, at: Seconds) -> _Done:
+    """Close the breaker, and start what should be running unless something is under way."""
+    records: tuple[Record, ...] = ()
+    if engine.history.breaker_open:
+        records = (Record("breaker.closed", "info", (("engine", engine.name),)),)
+    engine = forgiven(engine)
+    state = _put(state, engine)
+    if engine.in_flight or engine.pending is not None or not engine.history.wanted:
+        return state, (), records
+    state, decisions, more = execute(state, engine, Verb.START, at)
+    return state, decisions, (*records, *more)
 
 
 def _action(engine: EngineState, verb: Verb) -> str:

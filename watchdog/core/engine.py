@@ -34,6 +34,9 @@ from watchdog.core.rules import Rule, View
 from watchdog.core.state import EngineState, PolicySettings, State, Step, Watch
 
 _FAILED = frozenset({Verdict.DEAD, Verdict.STALLED})
+_FINAL = frozenset({HoldReason.BUDGET, HoldReason.BLOCKED, HoldReason.BREAKER_OPEN})
+"""Holds that only a person ends."""
+_AT_REST = frozenset({ProcessState.BACKOFF, ProcessState.STOPPED})
 _LOUD = {"info": "info", "warning": "warning", "critical": "error"}
 
 
@@ -193,7 +196,9 @@ def _keep_incidents(work: _Work) -> None:
     for _, finding in fires:
         work.state, records = incidents.opened(work.state, finding, work.at)
         work.records.extend(records)
-    troubled = {finding.subject for _, finding in fires}
+    watches = work.state.watches.items()
+    troubled = {subject for (_, subject), seen in watches if seen.pending_since is not None}
+    troubled |= {finding.subject for _, finding in fires}
     for incident in work.state.incidents:
         if incident.resolved_at is None and incident.subject not in troubled:
             work.state, records = incidents.resolved(work.state, incident.subject, work.at)
@@ -215,18 +220,20 @@ def _decide_one(
     engine: EngineState,
     settings: PolicySettings,
 ) -> None:
+    before = work.state.watches[key]
     hold = policy.restraint(work.state, engine, finding, work.at, settings)
+    if before.clear_since is not None:
+        hold = HoldReason.COOLDOWN  # it is healing; only time may still take the finding away
     if hold is HoldReason.BUDGET:
-        engine = policy.open_breaker(engine, work.at)
+        engine = policy.open_breaker(engine)
         keys = (("engine", engine.name), ("restarts", len(engine.history.restarts)))
         work.records.append(Record("breaker.opened", "error", keys))
-    elif hold is HoldReason.BLOCKED and engine.process is ProcessState.BACKOFF:
-        engine = move(engine, ProcessState.GIVEN_UP, work.at)
     elif hold is None:
         engine = _acting(engine, finding, work.at, settings)
+    if hold in _FINAL and engine.process in _AT_REST:
+        engine = move(engine, ProcessState.GIVEN_UP, work.at)
     engine = replace(engine, verdict=verdict.judge(engine, work.at).verdict)
     work.state = replace(work.state, engines={**work.state.engines, engine.name: engine})
-    before = work.state.watches[key]
     if hold is None or hold is not before.held:
         _note(work, _decision(work, finding, engine, hold))
     watches = {**work.state.watches, key: replace(before, held=hold)}
@@ -237,7 +244,7 @@ def _acting(
     engine: EngineState, finding: Finding, at: Seconds, settings: PolicySettings
 ) -> EngineState:
     action = finding.actions[0]
-    if engine.failed_at is not None:
+    if action != "start_engine":  # nothing had failed before a first start
         engine = policy.charge(engine, at, settings)
     return set_out(engine, action, at)
 

@@ -19,6 +19,7 @@ from watchdog.core.model import (
     ReadingTaken,
     Record,
     Tick,
+    Verb,
 )
 from watchdog.core.policy import failed
 from watchdog.core.state import EngineState, PolicySettings, State
@@ -75,7 +76,7 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         generation=event.generation,
         leader=event.pid,
         started_at=began,
-        ready_at=event.at if event.ready else None,
+        ready_at=_ready_at(event),
         start_cause=event.cause,
         vitals=vitals.begin(event.at),
         history=history,
@@ -92,6 +93,12 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         ("starts", history.starts),
     )
     return swap(state, engine), (Record(name, "info", keys),)
+
+
+def _ready_at(event: EngineSpawned) -> float | None:
+    if not event.ready:
+        return None
+    return event.ready_at if event.ready_at is not None else event.at
 
 
 def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Taken:
@@ -111,7 +118,7 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
     )
     record = Record("engine.exited", "info" if asked else "error", keys)
     engine = replace(engine, leader=None)
-    if not asked:
+    if not asked and engine.process is not ProcessState.UNKILLABLE:
         engine = _lost(engine, event, settings)
     return swap(state, engine), (record,)
 
@@ -120,12 +127,12 @@ def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) ->
     """An exit that nobody asked for is a failure, whatever its code."""
     engine = failed(engine, event.at, event.cause, event.explanation, settings)
     reasons = (event.explanation or event.cause.value,)
+    if not engine.history.wanted:  # its orphans may live: stopped is only what was proven so
+        engine = replace(engine, pending=Verb.STOP)
     return replace(move(engine, _after_failure(engine), event.at), reasons=reasons)
 
 
 def _after_failure(engine: EngineState) -> ProcessState:
-    if not engine.history.wanted:
-        return ProcessState.STOPPED
     given_up = engine.history.given_up is not None or engine.history.breaker_open
     return ProcessState.GIVEN_UP if given_up else ProcessState.BACKOFF
 
@@ -149,7 +156,7 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
         *outcome.evidence,
     )
     records = [Record("action.finished", "info" if outcome.ok else "error", keys)]
-    if engine.process is ProcessState.STOPPED:
+    if outcome.ok and engine.process is ProcessState.STOPPED:
         records.append(Record("engine.stopped", "info", (("engine", engine.name),)))
     return swap(state, engine), tuple(records)
 

@@ -46,7 +46,8 @@ def opened(state: State, finding: Finding, at: Seconds) -> tuple[State, tuple[Re
         cause=engine.cause if engine is not None else Cause.UNKNOWN,
         explanation=engine.explanation if engine is not None else "",
     )
-    kept = (*state.incidents, incident)[-_KEPT:]
+    kept = tuple(i for i in state.incidents[:-_KEPT] if i.resolved_at is None)
+    kept = (*kept, *state.incidents[-_KEPT:], incident)
     state = replace(state, incidents=kept, incident_serial=state.incident_serial + 1)
     return state, (Record("incident.opened", "error", _keys(incident)),)
 

@@ -256,6 +256,7 @@ class EngineSpawned:
     adopted: bool = False
     ready: bool = False
     spawned_at: Seconds | None = None
+    ready_at: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

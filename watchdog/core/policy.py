@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchdog.core.lifecycle import move
 from watchdog.core.model import Cause, Finding, HoldReason, Mode, ProcessState, Seconds
 from watchdog.core.state import (
     Budget,
@@ -32,14 +31,14 @@ def restraint(
     state: State, engine: EngineState, finding: Finding, at: Seconds, policy: PolicySettings
 ) -> HoldReason | None:
     """Why ``finding`` must not be acted upon at ``at``; None when it may be."""
-    if state.mode is not Mode.ACT or finding.mode is not Mode.ACT:
-        return HoldReason.OBSERVE
-    if state.pause is not None:
-        return HoldReason.PAUSED
     if engine.process is ProcessState.UNKILLABLE:
         return HoldReason.UNKILLABLE
     if _under_way(state, engine):
         return HoldReason.IN_FLIGHT
+    if state.mode is not Mode.ACT or finding.mode is not Mode.ACT:
+        return HoldReason.OBSERVE
+    if state.pause is not None:
+        return HoldReason.PAUSED
     return _spent(engine.history, at, policy) or _waiting(engine, at)
 
 
@@ -118,12 +117,9 @@ def charge(engine: EngineState, at: Seconds, policy: PolicySettings) -> EngineSt
     return replace(engine, history=history)
 
 
-def open_breaker(engine: EngineState, at: Seconds) -> EngineState:
-    """``engine`` after its budget was spent; with no process left it has been given up."""
-    engine = replace(engine, history=replace(engine.history, breaker_open=True))
-    if engine.process is ProcessState.BACKOFF:
-        engine = move(engine, ProcessState.GIVEN_UP, at)
-    return engine
+def open_breaker(engine: EngineState) -> EngineState:
+    """``engine`` after its budget was spent: only a person closes the breaker."""
+    return replace(engine, history=replace(engine.history, breaker_open=True))
 
 
 def forgiven(engine: EngineState) -> EngineState:

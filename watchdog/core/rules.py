@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from watchdog.core.model import Finding, Mode, Seconds, Severity, Subject, SubjectKind, Value
+from watchdog.core.model import (
+    Finding,
+    HoldReason,
+    Mode,
+    Seconds,
+    Severity,
+    Subject,
+    SubjectKind,
+    Value,
+)
 from watchdog.core.state import Watch
 
 View = Mapping[str, Value]
@@ -78,20 +87,31 @@ class Rule:
 _IN_TRANSITION = ("starting", "stopping", "unkillable")
 """Neither sick nor healed: a finding that led to a restart lives until the engine serves again."""
 
+_WANTED = OneOf("wanted", (True,))
+
 DEFAULT_RULES = (
     Rule(
         name="engine-down",
         subject=SubjectKind.ENGINE,
-        when=All((OneOf("process", ("stopped",)), OneOf("wanted", (True,)))),
+        when=All((OneOf("process", ("stopped",)), _WANTED)),
         severity=Severity.INFO,
         summary="the engine should run and has not been started",
         actions=("start_engine",),
         runbook="engine-down",
     ),
     Rule(
+        name="engine-unkillable",
+        subject=SubjectKind.ENGINE,
+        when=OneOf("process", ("unkillable",), ("stopping",)),
+        severity=Severity.CRITICAL,
+        summary="processes of the engine survive SIGKILL; nothing is started on top of them",
+        runbook="engine-unkillable",
+        evidence=("reason",),
+    ),
+    Rule(
         name="engine-dead",
         subject=SubjectKind.ENGINE,
-        when=OneOf("verdict", ("dead", "given_up"), _IN_TRANSITION),
+        when=All((OneOf("verdict", ("dead", "given_up"), _IN_TRANSITION), _WANTED)),
         severity=Severity.CRITICAL,
         summary="the engine is dead: its processes are gone, or cannot serve any more",
         actions=("restart_engine",),
@@ -101,7 +121,7 @@ DEFAULT_RULES = (
     Rule(
         name="engine-stalled",
         subject=SubjectKind.ENGINE,
-        when=OneOf("verdict", ("stalled",), _IN_TRANSITION),
+        when=All((OneOf("verdict", ("stalled",), _IN_TRANSITION), _WANTED)),
         severity=Severity.CRITICAL,
         summary="the engine lives but generates no tokens",
         actions=("restart_engine",),
@@ -157,8 +177,12 @@ def next_look(rule: Rule, seen: Watch) -> Seconds | None:
 
 
 def rewound(watches: Mapping[WatchKey, Watch]) -> dict[WatchKey, Watch]:
-    """Watches after a pause or a gap: nothing that piled up counts, all must hold anew."""
+    """Watches after a pause: what it held back, and what was pending, must hold anew."""
     return {
-        key: seen if seen.firing is not None and seen.held is None else Watch()
+        key: replace(seen, pending_since=None, firing=None, held=None) if _held_back(seen) else seen
         for key, seen in watches.items()
     }
+
+
+def _held_back(seen: Watch) -> bool:
+    return seen.firing is None or seen.held is HoldReason.PAUSED

@@ -128,6 +128,7 @@ class Vitals:
     stopped_members: int = 0
     stopped_since: Seconds | None = None
     compilers: int = 0
+    compilers_at: Seconds | None = None
     cpu_seconds: float | None = None
     quiet_since: Seconds | None = None
     rss_bytes: int = 0

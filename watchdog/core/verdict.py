@@ -2,6 +2,9 @@
 
 The order of the questions is the order of certainty. A stall is only ever named when a completion
 was asked for and did not come: slow HTTP, still counters and a busy GPU prove nothing alone.
+
+How long something has lasted is counted up to the last look at it, never up to now: what cannot
+be seen any more is not known to go on.
 """
 
 from __future__ import annotations
@@ -10,8 +13,7 @@ from dataclasses import dataclass
 
 from watchdog.core.model import Cause, ProcessState, Seconds, Verdict
 from watchdog.core.state import EngineState, FusionSettings, Vitals
-
-_SERVER_ERROR = 500
+from watchdog.core.vitals import SERVER_ERROR
 
 _STATIC = {
     ProcessState.STOPPED: Verdict.STOPPED,
@@ -56,12 +58,13 @@ def is_first_ready(vitals: Vitals) -> bool:
 
 def _starting(engine: EngineState, at: Seconds) -> Judgement:
     vitals, settings = engine.vitals, engine.settings
-    gone = _core_gone(vitals, at, settings.fusion)
+    gone = _core_gone(vitals, settings.fusion)
     if gone is not None:
         return gone
     began = engine.started_at if engine.started_at is not None else at
     sign = vitals.start_sign_at if vitals.start_sign_at is not None else began
-    if at - sign >= settings.start_timeout:
+    seen = vitals.process_at if vitals.process_at is not None else sign
+    if seen - sign >= settings.start_timeout:
         text = f"no progress of the start for {settings.start_timeout:.0f} s"
         return Judgement(Verdict.DEAD, (text,), Cause.START_TIMEOUT, sign)
     if settings.start_deadline is not None and at - began >= settings.start_deadline:
@@ -73,10 +76,10 @@ def _starting(engine: EngineState, at: Seconds) -> Judgement:
 def _running(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement:
     return (
         _unproven(v)
-        or _core_gone(v, at, s)
-        or _unhealthy(v, at, s)
-        or _refused(v, at, s)
-        or _cannot_serve(v, at, s)
+        or _core_gone(v, s)
+        or _unhealthy(v, s)
+        or _refused(v, s)
+        or _cannot_serve(v, s)
         or _stall(v, at, s)
         or _silent(v, at, s)
         or _serving(v)
@@ -98,10 +101,10 @@ def _silent(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
     return Judgement(Verdict.DEGRADED, (f"no token seen for {at - v.progressed_at:.0f} s",))
 
 
-def _core_gone(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+def _core_gone(v: Vitals, s: FusionSettings) -> Judgement | None:
     if v.core_gone_since is None:
         return None
-    if v.health == "status" or at - v.core_gone_since >= s.core_gone_confirm:
+    if v.health == "status" or _lasted(v.core_gone_since, v.process_at) >= s.core_gone_confirm:
         return Judgement(
             Verdict.DEAD,
             ("EngineCore is gone, the API server lives on",),
@@ -111,25 +114,25 @@ def _core_gone(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
     return Judgement(Verdict.DEGRADED, ("EngineCore is missing",))
 
 
-def _unhealthy(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+def _unhealthy(v: Vitals, s: FusionSettings) -> Judgement | None:
     if v.health != "status" or v.health_since is None:
         return None
-    if at - v.health_since < s.unhealthy_limit:
+    if _lasted(v.health_since, v.health_at) < s.unhealthy_limit:
         return Judgement(Verdict.DEGRADED, ("/health answers with an error",))
     text = f"/health has answered with an error for {s.unhealthy_limit:.0f} s"
     return Judgement(Verdict.DEAD, (text,), Cause.ENGINE_CORE_DIED, v.health_since)
 
 
-def _refused(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+def _refused(v: Vitals, s: FusionSettings) -> Judgement | None:
     if v.health != "refused" or v.health_since is None:
         return None
-    if at - v.health_since < s.refused_limit:
+    if _lasted(v.health_since, v.health_at) < s.refused_limit:
         return Judgement(Verdict.DEGRADED, ("the engine refuses connections",))
     text = f"the engine has refused connections for {s.refused_limit:.0f} s"
     return Judgement(Verdict.DEAD, (text,), Cause.CRASH, v.health_since)
 
 
-def _cannot_serve(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+def _cannot_serve(v: Vitals, s: FusionSettings) -> Judgement | None:
     if v.sleeping:
         return Judgement(Verdict.DEGRADED, ("the engine sleeps",))
     newer = v.canary_at is not None and (v.progressed_at or 0.0) < v.canary_at
@@ -137,8 +140,9 @@ def _cannot_serve(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None
         return None
     if v.canary == "unauthorized":
         return Judgement(Verdict.DEGRADED, ("the completion was refused: API key needed",))
-    since = v.canary_since if v.canary_since is not None else at
-    if v.canary_status >= _SERVER_ERROR and at - since >= s.unhealthy_limit:
+    since = v.canary_since if v.canary_since is not None else v.canary_at
+    lasted = _lasted(since, v.canary_at)
+    if v.canary_status >= SERVER_ERROR and lasted >= s.unhealthy_limit:
         text = f"every completion has failed for {s.unhealthy_limit:.0f} s"
         return Judgement(Verdict.DEAD, (text,), Cause.CRASH, since)
     return Judgement(Verdict.DEGRADED, (f"the completion failed with {v.canary_status}",))
@@ -149,10 +153,11 @@ def _stall(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
     if v.failing_since is None:
         return None
     since = v.failing_since
-    if v.stopped_since is not None and at - v.stopped_since >= s.stopped_confirm:
+    waited = _lasted(since, v.canary_at)
+    if v.stopped_since is not None and _lasted(v.stopped_since, v.process_at) >= s.stopped_confirm:
         return _stalled(f"{v.stopped_members} stopped processes", min(since, v.stopped_since))
-    if v.compilers:
-        limit, why = s.compile_stall, f"{v.compilers} compilers run"
+    if _recent(v.compilers_at, at, s):
+        limit, why = s.compile_stall, "compilers run"
     elif _recent(v.gpu_busy_at, at, s):
         limit, why = s.blind_stall, "the GPU is at work"
     elif _quiet(v, at, s):
@@ -163,9 +168,13 @@ def _stall(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
         limit, why = s.blind_stall, "its counters cannot be read"
     else:
         limit, why = s.long_stall, "it computes"
-    if v.timeouts >= s.stall_canaries and at - since >= limit:
-        return _stalled(f"no token for {at - since:.0f} s although {why}", since)
-    return Judgement(Verdict.BUSY, (f"no token for {at - since:.0f} s, but {why}",))
+    if v.timeouts >= s.stall_canaries and waited >= limit:
+        return _stalled(f"no token for {waited:.0f} s although {why}", since)
+    return Judgement(Verdict.BUSY, (f"no token for {waited:.0f} s, but {why}",))
+
+
+def _lasted(since: Seconds | None, seen_at: Seconds | None) -> Seconds:
+    return 0.0 if since is None or seen_at is None else seen_at - since
 
 
 def _stalled(text: str, since: Seconds) -> Judgement:
@@ -191,24 +200,14 @@ def _serving(v: Vitals) -> Judgement:
 
 
 def next_look(engine: EngineState, at: Seconds) -> Seconds | None:
-    """The next moment at which time alone can change the verdict, or None."""
-    v, s = engine.vitals, engine.settings.fusion
-    starts = _start_moments(engine) if engine.process is ProcessState.STARTING else ()
-    moments = (
-        _after(v.core_gone_since, s.core_gone_confirm),
-        _after(v.health_since, s.unhealthy_limit) if v.health == "status" else None,
-        _after(v.health_since, s.refused_limit) if v.health == "refused" else None,
-        _after(v.progressed_at, s.proof_for),
-        *starts,
-    )
+    """The next moment at which time alone can change the verdict, or None.
+
+    Trouble needs a look to be known, so only proof that grows old and a start's deadline count.
+    """
+    moments = [_after(engine.vitals.progressed_at, engine.settings.fusion.proof_for)]
+    if engine.process is ProcessState.STARTING:
+        moments.append(_after(engine.started_at, engine.settings.start_deadline))
     return min((m for m in moments if m is not None and m > at), default=None)
-
-
-def _start_moments(engine: EngineState) -> tuple[Seconds | None, ...]:
-    return (
-        _after(engine.vitals.start_sign_at, engine.settings.start_timeout),
-        _after(engine.started_at, engine.settings.start_deadline),
-    )
 
 
 def _after(since: Seconds | None, duration: Seconds | None) -> Seconds | None:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from watchdog.core.model import Reading, Seconds, Value
 from watchdog.core.state import FusionSettings, Vitals
 
+SERVER_ERROR = 500
+"""The first HTTP status that is the server's own fault."""
 _START_GROWTH_BYTES = 1 << 20
 """Memory noise of an idle interpreter stays far below this; loading weights far above."""
 
@@ -22,16 +24,44 @@ def begin(at: Seconds) -> Vitals:
 
 
 def absorb(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals:
-    """Fold one reading of an engine probe in; readings of other probes change nothing."""
+    """Fold one reading of an engine probe in; readings of other probes change nothing.
+
+    After a gap a condition begins anew: nobody saw it hold in between.
+    """
     match reading.probe:
         case "engine_process":
-            return _process(vitals, reading, settings)
+            return _process(_after_gap(vitals, reading.at, settings), reading, settings)
         case "engine_http":
-            return _http(vitals, reading)
+            return _http(_after_silence(vitals, reading.at, settings), reading)
         case "engine_metrics":
             return _metrics(vitals, reading)
         case _:
             return vitals
+
+
+def _after_gap(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vitals:
+    if not _gap(vitals.process_at, at, settings):
+        return vitals
+    return replace(
+        vitals,
+        core_gone_since=None,
+        stopped_since=None,
+        quiet_since=None,
+        cpu_seconds=None,
+        start_sign_at=at,
+    )
+
+
+def _after_silence(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vitals:
+    if not _gap(vitals.health_at, at, settings):
+        return vitals
+    return replace(
+        vitals, health="", health_since=None, canary_since=None, timeouts=0, failing_since=None
+    )
+
+
+def _gap(seen_at: Seconds | None, at: Seconds, settings: FusionSettings) -> bool:
+    return seen_at is not None and at - seen_at > settings.stale_after
 
 
 def _flat(reading: Reading) -> Mapping[str, Value]:
@@ -56,6 +86,7 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
     at = reading.at
     cores = int(_number(values, "cores", 0))
     stopped = int(_number(values, "stopped_members", 0))
+    compilers = int(_number(values, "compilers", 0))
     core_seen = vitals.core_seen or cores > 0
     vitals = _start_signs(vitals, values, at)
     vitals = _cpu(vitals, values, at, settings)
@@ -69,7 +100,8 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
         core_gone_since=_since(vitals.core_gone_since, at, holds=core_seen and cores == 0),
         stopped_members=stopped,
         stopped_since=_since(vitals.stopped_since, at, holds=stopped > 0),
-        compilers=int(_number(values, "compilers", 0)),
+        compilers=compilers,
+        compilers_at=at if compilers else vitals.compilers_at,
     )
 
 
@@ -119,14 +151,14 @@ def _http(vitals: Vitals, reading: Reading) -> Vitals:
 
 def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vitals:
     at, sent = reading.at, reading.at - reading.took
-    if canary == vitals.canary and vitals.canary_since is not None:
-        since = vitals.canary_since
-    else:
-        since = sent
+    same = (canary, _is_fault(status)) == (vitals.canary, _is_fault(vitals.canary_status))
+    since = vitals.canary_since if same and vitals.canary_since is not None else sent
     vitals = replace(vitals, canary=canary, canary_at=at, canary_status=status, canary_since=since)
     match canary:
         case "ok":
             return progressed(vitals, at)
+        case "timeout" if (vitals.progressed_at or 0.0) > sent:
+            return vitals  # tokens moved after it was sent: they speak louder
         case "timeout":
             failing = vitals.failing_since if vitals.failing_since is not None else sent
             return replace(vitals, timeouts=vitals.timeouts + 1, failing_since=failing)
@@ -134,9 +166,14 @@ def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vital
             return replace(vitals, timeouts=0, failing_since=None)
 
 
+def _is_fault(status: int) -> bool:
+    """A server's own error, as against a request that it refuses."""
+    return status >= SERVER_ERROR
+
+
 def progressed(vitals: Vitals, at: Seconds) -> Vitals:
     """Tokens moved at ``at``: whatever looked like a stall before then was none."""
-    return replace(vitals, progressed_at=at, timeouts=0, failing_since=None)
+    return replace(vitals, progressed_at=at, timeouts=0, failing_since=None, canary_since=None)
 
 
 def _metrics(vitals: Vitals, reading: Reading) -> Vitals:

@@ -15,7 +15,15 @@ from prometheus_client.registry import Collector
 
 from watchdog.contracts import ProbeSpec, SampleSpec
 from watchdog.core.engine import firing
-from watchdog.core.model import Mode, ProcessState, Reading, Sampled, SubjectKind, Verdict
+from watchdog.core.model import (
+    Labels,
+    Mode,
+    ProcessState,
+    Reading,
+    Sampled,
+    SubjectKind,
+    Verdict,
+)
 from watchdog.core.state import EngineState
 from watchdog.snapshot import ProbeStats, Snapshot
 
@@ -114,37 +122,69 @@ def _daemon(snapshot: Snapshot) -> Iterator[Metric]:
         f"{_P}_config_hash", "The effective configuration.", {"sha256": snapshot.config_hash}
     )
     yield InfoMetricFamily(f"{_P}_build", "This program.", {"version": snapshot.version})
+    lost = CounterMetricFamily(f"{_P}_log_lines_lost", "Log lines that could not be written.")
+    if snapshot.lines_lost is not None:
+        lost.add_metric((), snapshot.lines_lost)
+    yield lost
+    depth = _gauge("inbox_depth", "Events that wait for the main loop.")
+    if snapshot.inbox_depth is not None:
+        depth.add_metric((), snapshot.inbox_depth)
+    yield depth
 
 
 def _samples(snapshot: Snapshot, name: str, spec: ProbeSpec) -> Iterator[Metric]:
     readings = [r for (probe, _), r in snapshot.state.readings.items() if probe == name]
-    fresh = [r for r in readings if _fresh(r, snapshot, name)]
+    fresh = [r for r in readings if _fresh(r, snapshot, spec)]
     for declared in spec.samples:
-        if declared.type is str or declared.name == "index":
-            continue
-        yield _family(name, spec, declared, fresh)
+        if declared.type is not str:
+            yield _family(spec, declared, fresh)
+    if spec.subject_kind is SubjectKind.GPU and any(s.type is str for s in spec.samples):
+        yield _cards(spec, fresh)
 
 
-def _fresh(reading: Reading, snapshot: Snapshot, name: str) -> bool:
-    stats = snapshot.probes.get(name)
-    limit = 10.0 if stats is None else 3 * stats.period + stats.timeout
-    return reading.error is None and snapshot.at - reading.at <= limit
+def _fresh(reading: Reading, snapshot: Snapshot, spec: ProbeSpec) -> bool:
+    stats = snapshot.probes.get(spec.name)
+    period, timeout = (
+        (spec.period, spec.timeout) if stats is None else (stats.period, stats.timeout)
+    )
+    return reading.error is None and snapshot.at - reading.at <= 3 * period + timeout
 
 
-def _family(name: str, spec: ProbeSpec, declared: SampleSpec, fresh: list[Reading]) -> Metric:
-    metric = declared.metric or f"{_P}_{name}_{declared.name}"
+def _family(spec: ProbeSpec, declared: SampleSpec, fresh: list[Reading]) -> Metric:
+    metric = declared.metric or f"{_P}_{spec.name}_{declared.name}"
     engine = spec.subject_kind is SubjectKind.ENGINE
     labels = ("engine", *declared.labels) if engine else declared.labels
     kind = CounterMetricFamily if declared.counter else GaugeMetricFamily
     metric = metric.removesuffix("_total") if declared.counter else metric
     family = kind(metric, declared.help, labels=labels)
-    for reading in fresh:
-        for sample in reading.samples:
-            if sample.sample == declared.name and not isinstance(sample.value, str):
-                family.add_metric(_values(sample, engine=engine), float(sample.value))
+    # One series a set of labels: a page with two of the same is refused as a whole.
+    values = {
+        _values(sample, declared, engine=engine): float(sample.value)
+        for reading in fresh
+        for sample in reading.samples
+        if sample.sample == declared.name and not isinstance(sample.value, str)
+    }
+    for key, value in values.items():
+        family.add_metric(key, value)
     return family
 
 
-def _values(sample: Sampled, *, engine: bool) -> list[str]:
-    values = [value for _, value in sample.labels]
-    return [sample.subject.name, *values] if engine else values
+def _values(sample: Sampled, declared: SampleSpec, *, engine: bool) -> tuple[str, ...]:
+    labels = dict(sample.labels)
+    values = tuple(labels.get(name, "") for name in declared.labels)
+    return (sample.subject.name, *values) if engine else values
+
+
+def _cards(spec: ProbeSpec, fresh: list[Reading]) -> Metric:
+    """What is text about a GPU, as labels of one info series a GPU."""
+    words = {declared.name for declared in spec.samples if declared.type is str}
+    cards: dict[Labels, dict[str, str]] = {}
+    for reading in fresh:
+        for sample in reading.samples:
+            if sample.sample in words:
+                card = cards.setdefault(sample.labels, dict(sample.labels))
+                card[sample.sample] = str(sample.value)
+    info = InfoMetricFamily("nvidia_gpu", "Name and versions of a GPU.", labels=())
+    for card in cards.values():
+        info.add_metric((), card)
+    return info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -20,6 +21,8 @@ from watchdog.core.state import Step
 from watchdog.metrics.collector import SnapshotCollector
 from watchdog.snapshot import Snapshot
 
+_PREFIX = "vllm_watchdog"
+_LOOP_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.0, 10.0)
 _CANARY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 _OUTAGE_BUCKETS = (0.01, 0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0)
 
@@ -31,51 +34,43 @@ class Exporter:
         self._registry = registry = CollectorRegistry(auto_describe=False)
         registry.register(SnapshotCollector(specs, take))
         ProcessCollector(registry=registry)
-        prefix = "vllm_watchdog"
-        self._starts = Counter(
-            f"{prefix}_engine_starts",
-            "Spawns of the engine since this watchdog began.",
-            ("engine", "cause"),
-            registry=registry,
+        self._starts = self._counter(
+            "engine_starts", "Spawns of the engine since this watchdog began.", "engine", "cause"
         )
-        self._canary = Histogram(
-            f"{prefix}_canary_latency_seconds",
-            "Duration of one-token completions that came back.",
-            ("engine",),
-            buckets=_CANARY_BUCKETS,
-            registry=registry,
-        )
-        self._detection = Histogram(
-            f"{prefix}_detection_seconds",
-            "From the fault to the decision.",
-            buckets=_OUTAGE_BUCKETS,
-            registry=registry,
-        )
-        self._recovery = Histogram(
-            f"{prefix}_recovery_seconds",
-            "From the decision to serving.",
-            buckets=_OUTAGE_BUCKETS,
-            registry=registry,
-        )
-        self._decisions = Counter(
-            f"{prefix}_decisions",
+        self._decisions = self._counter(
+            "decisions",
             "Decisions; holds are counted when their reason changes.",
-            ("rule", "verdict", "reason"),
-            registry=registry,
+            *("rule", "verdict", "reason"),
         )
-        self._actions = Counter(
-            f"{prefix}_actions",
-            "Actions that ended.",
-            ("action", "result"),
-            registry=registry,
+        self._actions = self._counter("actions", "Actions that ended.", "action", "result")
+        self._incidents = self._counter("incidents", "Incidents opened.", "rule", "severity")
+        self._canary = self._histogram(
+            "canary_latency_seconds",
+            "Duration of one-token completions that came back.",
+            _CANARY_BUCKETS,
+            "engine",
         )
-        self._incidents = Counter(
-            f"{prefix}_incidents",
-            "Incidents opened.",
-            ("rule", "severity"),
-            registry=registry,
+        self._detection = self._histogram(
+            "detection_seconds", "From the fault to the decision.", _OUTAGE_BUCKETS
+        )
+        self._recovery = self._histogram(
+            "recovery_seconds", "From the decision to serving.", _OUTAGE_BUCKETS
+        )
+        self._latency = self._histogram(
+            "loop_latency_seconds", "From an event to the end of its step.", _LOOP_BUCKETS
         )
         self._known: dict[str, Incident] = {}
+        self._seen: tuple[Incident, ...] = ()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(
+            f"{_PREFIX}_{name}", text, labels, buckets=buckets, registry=self._registry
+        )
 
     def observe(self, event: Event, step: Step) -> None:
         """Count what ``event`` and the step it led to brought."""
@@ -93,8 +88,9 @@ class Exporter:
             held = decision.hold
             verdict, reason = ("act", "") if held is None else ("hold", held.value)
             self._decisions.labels(decision.rule, verdict, reason).inc()
-        for incident in step.state.incidents:
-            self._incident(incident)
+        if step.state.incidents is not self._seen:
+            self._look_at(step.state.incidents)
+        self._latency.observe(max(time.monotonic() - event.at, 0.0))
 
     def recall(self, incidents: tuple[Incident, ...]) -> None:
         """Incidents of an earlier watchdog: known, and not counted again."""
@@ -110,15 +106,22 @@ class Exporter:
             if sample.sample == "canary_seconds" and not isinstance(sample.value, str):
                 self._canary.labels(sample.subject.name).observe(sample.value)
 
+    def _look_at(self, incidents: tuple[Incident, ...]) -> None:
+        for incident in incidents:
+            self._incident(incident)
+        self._known = {incident.id: incident for incident in incidents}
+        self._seen = incidents
+
     def _incident(self, incident: Incident) -> None:
         before = self._known.get(incident.id)
         if before is incident:
             return
-        self._known[incident.id] = incident
         if before is None:
             self._incidents.labels(incident.rule, incident.severity.value).inc()
         decided = incident.decided_at
         if decided is not None and (before is None or before.decided_at is None):
             self._detection.observe(max(decided - incident.began_at, 0.0))
-        if incident.resolved_at is not None and decided is not None:
-            self._recovery.observe(max(incident.resolved_at - decided, 0.0))
+        resolved = incident.resolved_at
+        fresh = before is None or before.resolved_at is None
+        if resolved is not None and decided is not None and fresh:
+            self._recovery.observe(max(resolved - decided, 0.0))

@@ -295,6 +295,7 @@ class SupervisedEngine:
                 adopted=True,
                 ready=record.ready_at is not None,
                 spawned_at=record.spawned_at,
+                ready_at=record.ready_at,
             )
         )
         self._watch(generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,15 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     409: "Conflict",
-    413: "Content Too Large",
+    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 _JSON = "application/json"
 _HTML = "text/html; charset=utf-8"
 _BODY_LIMIT = 64 * 1024
+_LONGEST = 10 * 365 * 86400.0
+_COMMANDS = 6
+"""Commands that wait at the same time; below the server's threads, so that looking goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,14 @@ class App:
     def __init__(self, window: Window, *, control: bool = False) -> None:
         self._window = window
         self._control = control
+        self._room = threading.BoundedSemaphore(_COMMANDS)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """See PEP 3333."""
-        answer = self._answer(environ)
+        try:
+            answer = self._answer(environ)
+        except Exception as error:  # noqa: BLE001 - a bug is told to who asked, in one line
+            answer = Answer(500, {"error": f"internal error: {type(error).__name__}: {error}"})
         if isinstance(answer.body, bytes):
             data = answer.body
         else:
@@ -81,36 +89,30 @@ class App:
                 return Answer(200, data, kind)
             case "/healthz":
                 return self._health(environ)
-            case "/":
-                return Answer(200, page.render(self._window.snapshot()), _HTML)
-            case _:
-                return self._verdict(path) or self._api(path) or _NOT_FOUND
-
-    def _verdict(self, path: str) -> Answer | None:
-        match path:
             case "/readyz":
                 return _verdict(*bodies.ready(self._window.snapshot()))
             case "/livez":
                 return _verdict(*bodies.live(self._window.snapshot(), self._window.loop_age()))
+            case "/":
+                return Answer(200, page.render(self._window.snapshot()), _HTML)
             case _:
-                return None
+                return self._api(path)
 
-    def _api(self, path: str) -> Answer | None:
-        snapshot = self._window.snapshot()
-        match path.removeprefix("/api/v1/").split("/"):
-            case ["status"]:
-                return Answer(200, bodies.status(snapshot))
-            case ["incidents"]:
-                found = [bodies.brief(snapshot, i) for i in reversed(snapshot.state.incidents)]
-                return Answer(200, {"incidents": found})
-            case ["incidents", name]:
-                one = bodies.incident(snapshot, name)
-                return None if one is None else Answer(200, one)
+    def _api(self, path: str) -> Answer:
+        match path.split("/"):
+            case ["", "api", "v1", "status"]:
+                return Answer(200, bodies.status(self._window.snapshot()))
+            case ["", "api", "v1", "incidents"]:
+                return Answer(200, bodies.incidents(self._window.snapshot()))
+            case ["", "api", "v1", "incidents", name]:
+                one = bodies.incident(self._window.snapshot(), name)
+                return _NOT_FOUND if one is None else Answer(200, one)
             case _:
-                return None
+                return _NOT_FOUND
 
     def _health(self, environ: Environ) -> Answer:
-        names = parse_qs(environ.get("QUERY_STRING", "")).get("engine")
+        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        names = query.get("engine")
         found = bodies.health(self._window.snapshot(), names[0] if names else None)
         if found is None:
             return Answer(404, {"error": "unknown engine"})
@@ -121,18 +123,35 @@ class App:
             return Answer(405, {"error": "only POST"}, allow="POST")
         try:
             asked = json.loads(environ["wsgi.input"].read(_BODY_LIMIT) or b"{}")
-            seconds = asked.get("seconds")
-            result = self._window.command(
-                verb,
-                str(asked.get("engine", "")),
-                str(asked.get("reason", "")),
-                str(asked.get("owner", "")),
-                None if seconds is None else float(seconds),
-            )
-        except (ValueError, AttributeError, TypeError):
-            return Answer(400, {"error": "expected a JSON object"})
+            engine, reason, owner = (_text(asked, key) for key in ("engine", "reason", "owner"))
+            seconds = _duration(asked)
+        except (ValueError, AttributeError, RecursionError) as error:
+            return Answer(400, {"error": f"expected a JSON object with text and seconds: {error}"})
+        if not self._room.acquire(blocking=False):
+            return Answer(503, {"ok": False, "message": "too many commands wait", "exit_code": 1})
+        try:
+            result = self._window.command(verb, engine, reason, owner, seconds)
+        finally:
+            self._room.release()
         body = {"ok": result.ok, "message": result.message, "exit_code": result.exit_code}
         return Answer(200 if result.ok else 409, body)
+
+
+def _text(asked: dict[str, object], key: str) -> str:
+    value = asked.get(key)
+    if not isinstance(value, str | None):
+        raise ValueError(f"{key} is no text")  # noqa: TRY004 - the client's mistake, not a type's
+    return value or ""
+
+
+def _duration(asked: dict[str, object]) -> float | None:
+    value = asked.get("seconds")
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < float(str(value)) <= _LONGEST:
+        raise ValueError(f"seconds is not between 0 and {_LONGEST:.0f}")
+    return float(str(value))
 
 
 def _verdict(ok: bool, body: bodies.Body) -> Answer:  # noqa: FBT001 - the pair that bodies return

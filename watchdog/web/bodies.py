@@ -31,7 +31,7 @@ def status(snapshot: Snapshot) -> Body:
         "engines": [engine(snapshot, one) for one in state.engines.values()],
         "gpus": gpus(snapshot),
         "findings": findings(snapshot),
-        "incidents": [brief(snapshot, one) for one in reversed(state.incidents)],
+        **incidents(snapshot),
     }
 
 
@@ -69,7 +69,7 @@ def gpus(snapshot: Snapshot) -> list[Body]:
                 {"index": int(labels.get("gpu", -1)), "uuid": labels.get("uuid", "")},
             )
             card[sample.sample] = sample.value
-    return sorted(cards.values(), key=lambda card: str(card["index"]))
+    return sorted(cards.values(), key=lambda card: int(str(card["index"])))
 
 
 def findings(snapshot: Snapshot) -> list[Body]:
@@ -99,6 +99,11 @@ def brief(snapshot: Snapshot, incident: Incident) -> Body:
         "resolved": snapshot.stamp(incident.resolved_at),
         "outcome": incident.outcome,
     }
+
+
+def incidents(snapshot: Snapshot) -> Body:
+    """``/api/v1/incidents``, the newest first."""
+    return {"incidents": [brief(snapshot, one) for one in reversed(snapshot.state.incidents)]}
 
 
 def incident(snapshot: Snapshot, name: str) -> Body | None:

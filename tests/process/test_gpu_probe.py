@@ -1,0 +1,143 @@
+"""GPUs through the real daemon, on a fake library: what it exports, and what it does without."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support import fake_nvml
+from tests.support.daemon import Daemon, running, simulated_command
+from tests.support.fake_nvml import FakeNvml
+from tests.support.simulated import alive, cmdline, free_port, stat_fields, until
+
+READY = 60.0
+SERIES = (
+    "utilization_percent",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "temperature_celsius",
+    "power_watts",
+    "sm_clock_hertz",
+)
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> FakeNvml:
+    """Two loaded cards."""
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    fake = fake_nvml.build(folder)
+    fake.cards = 2
+    fake.write()
+    return fake
+
+
+@contextlib.contextmanager
+def watching(folder: Path, environment: Mapping[str, str]) -> Iterator[Daemon]:
+    """A daemon in front of the embedded engine, which is ready."""
+    port = free_port()
+    command = simulated_command(port)
+    with running(folder / "state", command, port, environment=environment) as daemon:
+        daemon.wait_ready(READY)
+        yield daemon
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, nvml: FakeNvml) -> Iterator[Daemon]:
+    """A daemon that has read the cards."""
+    with watching(tmp_path, nvml.environment) as started:
+        until(lambda: gpu_lines(started), READY)
+        yield started
+
+
+def gpu_lines(daemon: Daemon) -> list[str]:
+    """The series about GPUs, without HELP and TYPE."""
+    lines = daemon.get("/metrics")[1].splitlines()
+    return [line for line in lines if line.startswith("nvidia_gpu_")]
+
+
+def series(name: str, card: int) -> str:
+    """A series as Prometheus reads it, without its value."""
+    return f'nvidia_gpu_{name}{{gpu="{card}",uuid="{fake_nvml.uuid(card)}"}}'
+
+
+def workers(daemon: Daemon) -> list[int]:
+    """The daemon's living NVML workers."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [
+        pid
+        for pid in pids
+        if stat_fields(pid)[1:2] == [str(daemon.process.pid)]
+        and "probes._nvml.worker" in cmdline(pid)
+    ]
+
+
+def test_every_card_has_its_series(daemon: Daemon) -> None:
+    """FACT: all readings of all cards are exported, with index and UUID, in base units."""
+    found = {line.rpartition(" ")[0] for line in gpu_lines(daemon)}
+    assert found == {series(name, card) for name in SERIES for card in (0, 1)}
+    assert daemon.metric(series("utilization_percent", 0)) == 99
+    assert daemon.metric(series("power_watts", 1)) == 218.921
+
+
+def test_the_status_lists_the_cards(daemon: Daemon) -> None:
+    """FACT: /api/v1/status has every card by index, with its readings."""
+    first, second = daemon.status()["gpus"]
+    assert (first["index"], second["index"]) == (0, 1)
+    assert first["uuid"] == fake_nvml.uuid(0)
+    assert first["utilization_percent"] == 99
+    assert second["memory_used_bytes"] == 21060452352
+
+
+def test_a_change_is_exported(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT: what the card does now is what is served."""
+    nvml.set({"1.utilization": 7})
+    until(lambda: daemon.metric(series("utilization_percent", 1)) == 7)
+    assert daemon.metric(series("utilization_percent", 0)) == 99
+
+
+def test_a_lost_card_has_no_series(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT: the series of a card that fell off the bus vanish, those of the other stay."""
+    nvml.set({"1.lost": fake_nvml.LOST})
+    until(lambda: {'gpu="0"' in line for line in gpu_lines(daemon)} == {True})
+    nvml.heal()
+    until(lambda: len(gpu_lines(daemon)) == 2 * len(SERIES))
+
+
+def test_a_driver_that_hangs_hides_the_cards_only(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT: nothing stale is served of a hanging driver, all else is, and it comes back."""
+    nvml.do("hang")
+    until(lambda: daemon.get("/metrics")[0] == 200 and not gpu_lines(daemon), 60)
+    assert daemon.metric('vllm_watchdog_probe_success{probe="gpu"}') == 0
+    assert daemon.get("/healthz")[0] == 200
+    assert daemon.verdict() in {"ready", "busy"}
+    assert len(workers(daemon)) <= 2
+    nvml.heal()
+    until(lambda: gpu_lines(daemon), 60)
+
+
+def test_the_worker_ends_with_the_daemon(tmp_path: Path, nvml: FakeNvml) -> None:
+    """FACT: a daemon that is killed leaves no worker behind."""
+    with watching(tmp_path, nvml.environment) as daemon:
+        (worker,) = until(lambda: workers(daemon))
+        daemon.remember(daemon.engine()["pids"])
+        daemon.process.kill()
+        daemon.process.wait()
+        until(lambda: not alive(worker))
+
+
+def test_without_a_library_all_else_works(tmp_path: Path) -> None:
+    """FACT: on a machine without a GPU the engine is watched all the same."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(fake_nvml.LIBRARY)
+        pytest.skip("this machine has the library")
+    with watching(tmp_path, {}) as daemon:
+        until(lambda: daemon.metric('vllm_watchdog_probe_success{probe="gpu"}') == 0)
+        assert gpu_lines(daemon) == []
+        assert daemon.status()["gpus"] == []
+        assert daemon.get("/healthz")[0] == 200
+        until(lambda: not workers(daemon))
