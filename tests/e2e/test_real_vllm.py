@@ -32,7 +32,9 @@ ENVIRONMENT = {
 
 def environment(temporary: Path) -> dict[str, str]:
     """What the engine needs, with its temporary files in a place that can be looked at."""
-    return {**ENVIRONMENT, "TMPDIR": str(temporary)}
+    # The compile cache outlives a start on purpose; here it must not hide a leftover.
+    cache = str(temporary.with_name(f"{temporary.name}-compiled"))
+    return {**ENVIRONMENT, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": cache}
 
 
 def command(port: int) -> list[str]:
@@ -54,7 +56,9 @@ def command(port: int) -> list[str]:
 def temporary() -> Iterator[Path]:
     """A temporary directory whose path leaves room for the names of Unix sockets."""
     with tempfile.TemporaryDirectory(prefix="vt-", dir="/tmp") as folder:
-        yield Path(folder)
+        inner = Path(folder) / "t"
+        inner.mkdir()
+        yield inner
 
 
 @pytest.fixture

@@ -176,8 +176,10 @@ def test_every_firing_finding_has_one_decision(story: list[Moment]) -> None:
             own = [d for d in seen.done.decisions if (d.rule, d.target) == key]
             assert len(own) <= 1
             held = seen.done.state.watches[key].held
-            assert (held is not None) != (bool(own) and own[0] in acted)
-            assert finding.actions
+            if finding.actions:
+                assert (held is not None) != (bool(own) and own[0] in acted)
+            else:
+                assert not own
 
 
 @lawful
@@ -275,7 +277,6 @@ def test_a_stop_is_sticky(story: list[Moment]) -> None:
         assert not (stopped and starts), starts
 
 
-# BUG (found here): unkillable -> backoff, and running or starting -> stopped, by a leader's exit.
 @settings(lawful, max_examples=150)
 @given(moments(2))
 def test_only_the_transitions_of_the_table_happen(story: list[Moment]) -> None:
@@ -302,7 +303,6 @@ def _known(state: State) -> tuple[object, ...]:
     return state.engines, state.watches, state.incidents
 
 
-# BUG (found here): see test_a_resume_does_not_end_the_incident_of_a_running_restart.
 @lawful
 @given(moments(2))
 def test_an_incident_lasts_until_the_trouble_is_over(story: list[Moment]) -> None:
@@ -326,7 +326,6 @@ def busy_days(draw: st.DrawFn) -> list[tuple[float, str]]:
     )
 
 
-# BUG (found here): see test_a_completion_overtaken_by_tokens_is_no_stall.
 @lawful
 @given(busy_days())
 def test_a_busy_engine_is_never_restarted(day: list[tuple[float, str]]) -> None:
@@ -375,7 +374,7 @@ def test_the_laws_are_not_vacuous() -> None:
     """The drawn worlds restart, stall, pause, give up, open breakers and hold for every reason."""
     reached: Counter[str] = Counter()
 
-    @lawful
+    @settings(lawful, max_examples=300)
     @given(moments())
     def draw(story: list[Moment]) -> None:
         reached.update(_reached(lived(story)))

@@ -76,12 +76,12 @@ def families(page: Exporter) -> dict[str, Any]:
 
 
 def series(page: Exporter, name: str) -> dict[tuple[str, ...], float]:
-    """The values of one series name by the values of its labels."""
+    """The values of one series name by the values of its labels, in the order of their names."""
     found: dict[tuple[str, ...], float] = {}
     for family in families(page).values():
         for sample in family.samples:
             if sample.name == name:
-                key = tuple(sample.labels.values())
+                key = tuple(value for _, value in sorted(sample.labels.items()))
                 assert key not in found, f"twice: {sample}"
                 found[key] = sample.value
     return found
@@ -89,7 +89,7 @@ def series(page: Exporter, name: str) -> dict[tuple[str, ...], float]:
 
 def toy(kind: SubjectKind, *samples: SampleSpec) -> dict[str, ProbeSpec]:
     """A probe called ``toy`` that is never built."""
-    spec = ProbeSpec("toy", kind, object, samples, lambda *_: None, 1.0, 5.0)  # type: ignore[arg-type,return-value]
+    spec = ProbeSpec("toy", kind, object, samples, lambda *_: None, 1.0, 5.0)  # type: ignore[arg-type]
     return {"toy": spec}
 
 
@@ -124,7 +124,8 @@ def test_both_formats_are_well_formed() -> None:
         strict, kind = page.render(OPENMETRICS)
         assert plain.startswith("text/plain")
         assert kind.startswith("application/openmetrics-text")
-        names = {one.name for one in openmetrics.text_string_to_metric_families(strict.decode())}
+        parsed = openmetrics.text_string_to_metric_families(strict.decode())  # type: ignore[no-untyped-call]
+        names = {one.name for one in parsed}
         assert {f"vllm_watchdog_{name.removesuffix('_info')}" for name in PROMISED} <= names
         assert list(text_string_to_metric_families(text.decode()))
 
@@ -156,25 +157,19 @@ def test_statesets_name_every_state_and_hold_exactly_one() -> None:
 
 
 def test_what_happened_is_counted_once() -> None:
-    """A crash and its restart count one start, decision, action and incident, however many steps
-    go by; detection and recovery are observed once each."""
-    story = Story()
-    page = exporter(snapshot(story.state))
-
-    def told(event: Any, step: Any) -> None:  # noqa: ANN401 - passed on
-        page.observe(event, step)
-
+    """A crash counts one start, decision and incident, however many steps go by afterwards."""
     story = serving()
+    page = exporter(snapshot(story.state))
     spawned = EngineSpawned(10.5, "main", "0000000b", 2, Cause.CRASH)
-    told(Tick(10.0), story.exited(10.0))
-    told(spawned, story.take(spawned))
-    told(Tick(11.0), story.tick(11.0))
-    assert series(page, "vllm_watchdog_engine_starts_total") == {("main", "crash"): 1.0}
+    page.observe(Tick(10.0), story.exited(10.0))
+    page.observe(spawned, story.take(spawned))
+    page.observe(Tick(11.0), story.tick(11.0))
+    assert series(page, "vllm_watchdog_engine_starts_total") == {("crash", "main"): 1.0}
     assert sum(series(page, "vllm_watchdog_incidents_total").values()) == 1.0
     decided = series(page, "vllm_watchdog_decisions_total")
     assert sum(v for key, v in decided.items() if "act" in key) == 1.0
     assert series(page, "vllm_watchdog_detection_seconds_count") == {(): 1.0}
-    told(Tick(12.0), story.tick(12.0))
+    page.observe(Tick(12.0), story.tick(12.0))
     assert sum(series(page, "vllm_watchdog_incidents_total").values()) == 1.0
     assert series(page, "vllm_watchdog_detection_seconds_count") == {(): 1.0}
 
@@ -217,8 +212,10 @@ def shown(reading: Reading, at: float, stats: ProbeStats | None = None) -> Snaps
 
 
 def test_samples_become_series_until_they_are_stale() -> None:
-    """Bools are 0 and 1, counters end in _total, text is left out; after three periods and the
-    timeout, or with an error, the series are gone and the families stay."""
+    """Bools are 0 and 1, counters end in _total, text is left out.
+
+    After three periods and the timeout, or with an error, the series are gone; the families stay.
+    """
     specs = toy(
         SubjectKind.ENGINE,
         SampleSpec("up", bool, "", "Up."),
@@ -249,7 +246,7 @@ def test_a_probe_that_says_a_thing_twice_does_not_spoil_the_page() -> None:
 
 
 def test_gpu_samples_carry_their_own_names_and_labels() -> None:
-    """A GPU sample has its metric's name with gpu and uuid; its text samples are one info series."""
+    """A GPU sample has its own metric name with gpu and uuid; text samples are one info series."""
     specs = toy(
         SubjectKind.GPU,
         SampleSpec(
@@ -262,7 +259,7 @@ def test_gpu_samples_carry_their_own_names_and_labels() -> None:
     samples = (Sampled(card, "power", 70.5, labels), Sampled(card, "name", 'H"\\\n', labels))
     page = exporter(shown(Reading("toy", 1.0, 0.1, samples), 1.0), specs)
     assert series(page, "nvidia_gpu_power_watts") == {("0", "GPU-1"): 70.5}
-    assert series(page, "nvidia_gpu_info") == {("0", "GPU-1", 'H"\\\n'): 1.0}
+    assert series(page, "nvidia_gpu_info") == {("0", 'H"\\\n', "GPU-1"): 1.0}
 
 
 def test_probes_show_how_they_fare() -> None:

@@ -17,7 +17,9 @@ SUBJECT = engine_subject("main")
 RULE = replace(
     next(rule for rule in DEFAULT_RULES if rule.name == "engine-dead"),
     when=OneOf("verdict", ("dead", "given_up"), ("starting", "stopping", "unkillable")),
-    hold_for=10.0, clear_for=5.0)
+    hold_for=10.0,
+    clear_for=5.0,
+)
 
 
 def watched(*looks: tuple[float, View], rule: Rule = RULE) -> Watch:

@@ -129,15 +129,19 @@ def _first_ready(work: _Work, engine: EngineState) -> EngineState:
 
 
 def view_of(engine: EngineState) -> View:
-    """All that rules can ask about an engine."""
+    """All that rules can ask about an engine.
+
+    What is wanted is not known while an action runs: a finding lives until its outcome is in.
+    """
     values: dict[str, Value] = {
         "process": engine.process.value,
         "verdict": engine.verdict.value,
         "cause": engine.cause.value,
-        "wanted": engine.history.wanted,
         "reason": "; ".join(engine.reasons) or engine.explanation,
         "members": engine.vitals.members,
     }
+    if not engine.in_flight:
+        values["wanted"] = engine.history.wanted
     return values
 
 

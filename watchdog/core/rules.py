@@ -102,7 +102,7 @@ DEFAULT_RULES = (
     Rule(
         name="engine-unkillable",
         subject=SubjectKind.ENGINE,
-        when=OneOf("process", ("unkillable",), ("stopping",)),
+        when=OneOf("process", ("unkillable",), ("stopping", "starting")),
         severity=Severity.CRITICAL,
         summary="processes of the engine survive SIGKILL; nothing is started on top of them",
         runbook="engine-unkillable",

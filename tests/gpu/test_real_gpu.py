@@ -1,0 +1,72 @@
+"""The GPU probe on a real card. Where pytest's plug-ins of this project are missing, run
+
+``python -m pytest -c /dev/null --rootdir=. --import-mode=importlib tests/gpu``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from probes._nvml.client import NvmlClient
+from probes.gpu import Gpu
+from tests.support.fake_nvml import asking, sweep
+from watchdog.core.model import Sampled
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="there is no NVIDIA GPU here"),
+]
+
+
+@pytest.fixture
+def client() -> Iterator[NvmlClient]:
+    """A client of the real library."""
+    with asking({}) as asked:
+        yield asked
+
+
+def test_the_probe_samples_everything(client: NvmlClient) -> None:
+    """FACT: every card brings all six samples, and nothing is unread."""
+    found = list(Gpu(client).read(time.monotonic() + 60))
+    assert all(isinstance(one, Sampled) for one in found)
+    cards: dict[str, set[str]] = {}
+    for one in found:
+        assert isinstance(one, Sampled)
+        cards.setdefault(dict(one.labels)["uuid"], set()).add(one.sample)
+    assert cards
+    assert all(len(names) == 6 for names in cards.values())
+
+
+def test_sampling_holds_no_gpu_memory(client: NvmlClient) -> None:
+    """FACT: sweeps change nothing in the memory in use, and the worker is on no list."""
+    first = sweep(client, 60)["gpus"]
+    for _ in range(20):
+        last = sweep(client)["gpus"]
+        listed = {pid for card in last for pid, _ in card["processes"]}
+        assert not listed & set(client.pids)
+    if not any(card["processes"] for card in (*first, *last)):
+        used = [[card["memory_used_bytes"] for card in cards] for cards in (first, last)]
+        assert used[0] == used[1]
+
+
+def test_the_worker_loads_no_cuda(client: NvmlClient) -> None:
+    """FACT: the worker maps NVML's library and not CUDA's, and opens no device for computing."""
+    sweep(client, 60)
+    (worker,) = client.pids
+    maps = Path(f"/proc/{worker}/maps").read_text()
+    assert "libnvidia-ml" in maps
+    assert "libcuda" not in maps
+    opened = {str(entry.readlink()) for entry in Path(f"/proc/{worker}/fd").iterdir()}
+    assert "/dev/nvidia-uvm" not in opened
+
+
+def test_the_client_loads_no_library(client: NvmlClient) -> None:
+    """FACT: the process that asks has neither pynvml nor the library in it."""
+    sweep(client, 60)
+    assert "pynvml" not in sys.modules
+    assert "libnvidia-ml" not in Path("/proc/self/maps").read_text()
