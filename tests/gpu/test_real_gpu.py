@@ -1,5 +1,6 @@
-"""The GPU probe on a real card. Where pytest's plug-ins of this project are missing, run
+"""The GPU probe on a real card.
 
+Where this project's plug-ins of pytest are missing:
 ``python -m pytest -c /dev/null --rootdir=. --import-mode=importlib tests/gpu``.
 """
 
@@ -44,7 +45,7 @@ def test_the_probe_samples_everything(client: NvmlClient) -> None:
 
 def test_sampling_holds_no_gpu_memory(client: NvmlClient) -> None:
     """FACT: sweeps change nothing in the memory in use, and the worker is on no list."""
-    first = sweep(client, 60)["gpus"]
+    first = last = sweep(client, 60)["gpus"]
     for _ in range(20):
         last = sweep(client)["gpus"]
         listed = {pid for card in last for pid, _ in card["processes"]}

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.support.core import engine, http, metrics, process, reading, serving
-from watchdog.core import verdict
 from watchdog.core.model import Cause, ProcessState, Verdict
 from watchdog.core.state import EngineSettings, Vitals
 from watchdog.core.verdict import Judgement, is_first_ready, judge, next_look

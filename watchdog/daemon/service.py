@@ -288,6 +288,8 @@ class Service:
                 for name, engine in state.engines.items()
             },
             probes=_probe_stats(self._config, self._runs, state),
+            lines_lost=self._journal.lost,
+            inbox_depth=self._inbox.depth(),
         )
 
 
