@@ -137,6 +137,8 @@ def open_journal(destination: str) -> Journal:
     if destination != "-":
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         return Journal(os.open(Path(destination), flags, 0o640), _json())
+    if sys.stderr is None:  # closed by whoever started us: the number may be another file's by now
+        return Journal(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), _json())
     descriptor = sys.stderr.fileno()
     if os.isatty(descriptor):
         colors = not os.environ.get("NO_COLOR")

@@ -28,6 +28,7 @@ _RETRY: Seconds = 60.0
 _MOST_HUNG = 2
 _GRACE: Seconds = 0.5
 """How long a worker outside the driver may take to die of SIGKILL; it takes a millisecond."""
+_NO_TIME = "cannot read any GPU: there is no time left"
 _ANSWER_LIMIT = 1 << 20
 _CHUNK = 1 << 16
 
@@ -74,7 +75,7 @@ class NvmlClient:
         if now < self._retry_at:
             raise NvmlUnavailableError(self._trouble)
         if self._closed or now >= deadline:
-            raise NvmlUnavailableError("cannot read any GPU: there is no time left")
+            raise NvmlUnavailableError(_NO_TIME)
         answer = self._ask(self._running(), deadline)
         if "error" in answer:
             self._rest(str(answer["error"]))
@@ -88,7 +89,7 @@ class NvmlClient:
         return tuple(child.pid for child in known if child.poll() is None)
 
     def close(self) -> None:
-        """End the worker, for good. Takes half a second at most, while it hangs."""
+        """End the worker, for good. Takes a second at most, while it hangs."""
         self._closed = True
         worker = self._worker
         if worker is not None:
@@ -125,6 +126,9 @@ class NvmlClient:
             self._discard()
         if self._worker is None:
             self._worker, self._proven = self._started(), False
+        if self._closed:  # meanwhile: ``close`` may not have seen the one just started
+            self._discard()
+            raise NvmlUnavailableError(_NO_TIME)
         return self._worker
 
     def _started(self) -> subprocess.Popen[bytes]:

@@ -14,7 +14,9 @@ import pytest
 
 from tests.support.simulated import ROOT, free_port
 from tests.support.windows import FakeWindow, serving_window
+from watchdog import __version__
 from watchdog.cli.root import COMMANDS
+from watchdog.snapshot import Snapshot
 from watchdog.web.app import App
 from watchdog.web.server import serve_socket
 
@@ -46,11 +48,11 @@ def fixture_window(tmp_path: Path) -> Iterator[FakeWindow]:
 
 @pytest.mark.parametrize("command", ["", *(c for c in COMMANDS if c != "simulate-engine")])
 def test_help_fits_a_screen_and_shows_an_example(command: str) -> None:
-    """Help of the whole and of each command: at most 40 lines of 80 columns, with an example."""
+    """Help of each command has at most 24 lines of 80 columns, with an example; the list 40."""
     done = cli(*command.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= (24 if command else 40)
     assert max(map(len, lines)) <= 80
     assert f"  vllm-watchdog {command}".rstrip() in done.stdout.partition("Examples:")[2]
 
@@ -98,6 +100,23 @@ def test_without_a_daemon_it_is_exit_3_in_one_line(words: list[str], tmp_path: P
     done = cli(*words, "--state-dir", str(tmp_path))
     expected = f"no daemon answers at {tmp_path}/control.sock\n"
     assert (done.returncode, done.stdout, done.stderr) == (3, "", expected)
+
+
+def test_a_daemon_that_cannot_answer_is_told_in_one_line(tmp_path: Path) -> None:
+    """An answer that is an error is exit 1 with its words, not a traceback."""
+
+    class Broken(FakeWindow):
+        def snapshot(self) -> Snapshot:
+            raise RuntimeError("no state")
+
+    server = serve_socket(App(Broken(serving_window().shown)), tmp_path / "control.sock")
+    server.start()
+    try:
+        done = cli("status", "--state-dir", str(tmp_path))
+    finally:
+        server.stop()
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "internal error: RuntimeError: no state" in done.stderr
 
 
 def test_a_left_over_socket_is_no_daemon(tmp_path: Path) -> None:
@@ -151,6 +170,28 @@ def test_check_finds_what_would_keep_an_engine_from_starting(tmp_path: Path) -> 
     assert "cannot find the model directory /nonexistent/model" in problems
     assert f"cannot bind port {port}" in problems
     assert f"process {os.getpid()} " in problems
+
+
+def test_the_version_is_told() -> None:
+    """--version prints the version of this tree."""
+    done = cli("--version")
+    assert done.returncode == 0
+    assert done.stdout.split()[-1] == __version__
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_bad_configuration_is_told_line_by_line(command: str, tmp_path: Path) -> None:
+    """Each mistake is one line ``FILE: KEY: what was expected``, all of them at once; exit 2."""
+    file = tmp_path / "watchdog.toml"
+    file.write_text("[watchdog]\nlisten = 5\nnope = 1\n[policy]\non_give_up = 'shout'\n")
+    done = cli(command, "--config", str(file), "--state-dir", str(tmp_path), "--", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert sorted(line.split(": ")[:2] for line in lines) == [
+        [str(file), "policy.on_give_up"],
+        [str(file), "watchdog.listen"],
+        [str(file), "watchdog.nope"],
+    ]
 
 
 def test_check_is_content_with_a_program_that_is_there(tmp_path: Path) -> None:

@@ -138,6 +138,17 @@ def test_junk_is_refused_and_forgotten(junk: bytes) -> None:
         assert get(server)[0] == 200
 
 
+def test_a_header_of_ten_megabytes_is_cut_off() -> None:
+    """The client is told 431 or cut off long before the end; the next one is answered."""
+    with served() as server:
+        with connect(server) as raw, contextlib.suppress(ConnectionError):
+            raw.sendall(b"GET / HTTP/1.1\r\nX: ")
+            for _ in range(160):
+                raw.sendall(b"a" * 65536)
+            assert b" 200 " not in drain(raw).partition(b"\r\n")[0]
+        assert get(server)[0] == 200
+
+
 def test_clients_that_vanish_leave_nothing() -> None:
     """Connections dropped in the middle of the answer do not add up to open descriptors."""
     window = serving_window()
@@ -219,6 +230,23 @@ def test_a_body_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     finally:
         server.stop()
     assert window.asked == []
+
+
+@pytest.mark.parametrize("size", [2, 70_000])
+def test_a_body_in_chunks_has_the_same_limit(tmp_path: Path, size: int) -> None:
+    """A command may come in chunks; more than 64 KiB of them are refused and reach nobody."""
+    path = tmp_path / "control.sock"
+    window = serving_window()
+    server = serve_socket(App(window, control=True), path)
+    server.start()
+    head = b"POST /control/stop HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"%x\r\n" % size + b"{}".ljust(size) + b"\r\n0\r\n\r\n"
+    try:
+        answer = local(path, head + body).partition(b"\r\n")[0]
+    finally:
+        server.stop()
+    assert (b" 200 " if size == 2 else b" 413 ") in answer
+    assert len(window.asked) == (1 if size == 2 else 0)
 
 
 def test_a_left_over_socket_is_replaced_and_a_living_one_is_not(tmp_path: Path) -> None:

@@ -30,13 +30,19 @@ def request(
         transport = httpx.HTTPTransport(uds=str(where))
         with httpx.Client(transport=transport, timeout=_PATIENCE, trust_env=False) as client:
             answer = client.request(method, f"http://daemon{path}", json=body)
-            found: dict[str, Any] = answer.json()
+            found: Any = answer.json()
     except httpx.ReadTimeout:
         fail(f"the daemon at {where} has not answered for {_PATIENCE:.0f} s", 1)
     except (httpx.HTTPError, ValueError, OSError) as error:
         why = ": permission denied" if "[Errno 13]" in str(error) else ""
         fail(f"no daemon answers at {where}{why}", NO_DAEMON)
+    if not isinstance(found, dict) or "error" in found:
+        fail(f"the daemon at {where} cannot answer: {_told(found)}", 1)
     return found
+
+
+def _told(found: Any) -> str:  # noqa: ANN401 - whatever was answered
+    return str(found["error"]) if isinstance(found, dict) else "not in its own words"
 
 
 def fail(text: str, code: int) -> NoReturn:

@@ -31,7 +31,7 @@ def _send(  # noqa: PLR0913 - the parts of one command
         click.echo(json.dumps(answer))
         sys.exit(int(answer.get("exit_code", 1)))
     if not answer.get("ok"):
-        fail(str(answer.get("message") or answer.get("error")), int(answer.get("exit_code", 1)))
+        fail(str(answer.get("message")), int(answer.get("exit_code", 1)))
     click.echo(answer["message"])
 
 
