@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from watchdog.contracts import Endpoint, EngineLook, ProcessInfo
 from watchdog.core.model import ProcessState, Sampled, Unread, Value
@@ -96,12 +97,22 @@ def raw_server(talk: Callable[[socket.socket], None]) -> Iterator[Raw]:
 def requests(connection: socket.socket) -> Iterator[bytes]:
     """The requests of a connection, one after the other, head and body together."""
     with connection.makefile("rb") as stream:
-        while head := b"".join(iter(stream.readline, b"\r\n")):
+        while head := _head(stream):
             length = 0
             for line in head.lower().splitlines():
                 if line.startswith(b"content-length:"):
                     length = int(line.split(b":")[1])
             yield head + b"\r\n" + stream.read(length)
+
+
+def _head(stream: BinaryIO) -> bytes:
+    """The lines up to the empty one; nothing when the connection ended."""
+    lines = []
+    while (line := stream.readline()) != b"\r\n":
+        if not line:
+            return b""
+        lines.append(line)
+    return b"".join(lines)
 
 
 def answered(status: int, body: bytes = b"") -> bytes:
