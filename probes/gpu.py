@@ -33,6 +33,15 @@ _MEASURED = (
     _spec("sm_clock_hertz", "hertz", "Clock of the multiprocessors."),
 )
 
+_WORDS = tuple(
+    SampleSpec(name, str, "", text, labels=_LABELS)
+    for name, text in (
+        ("name", "Product name."),
+        ("driver_version", "Version of the driver."),
+        ("cuda_version", "Newest CUDA version that the driver supports."),
+    )
+)
+
 
 class Gpu:
     """One sweep over all cards a read."""
@@ -47,14 +56,14 @@ class Gpu:
         except NvmlUnavailableError as error:
             raise ProbeError(str(error)) from error
         for card in answer.get("gpus", ()):
-            yield from _card(card)
+            yield from _card(card, answer)
 
     def close(self) -> None:
         """End the worker."""
         self._client.close()
 
 
-def _card(card: dict[str, Any]) -> Iterator[Sampled | Unread]:
+def _card(card: dict[str, Any], answer: dict[str, Any]) -> Iterator[Sampled | Unread]:
     index = str(card["index"])
     subject = Subject(SubjectKind.GPU, str(card.get("uuid", f"index-{index}")))
     for error in dict(card.get("errors", {})).values():
@@ -64,6 +73,11 @@ def _card(card: dict[str, Any]) -> Iterator[Sampled | Unread]:
         value = card.get(spec.name)
         if isinstance(value, int | float):
             yield Sampled(subject, spec.name, float(value), labels)
+    if "name" in card and "" not in card["errors"]:
+        words = (card["name"], answer.get("driver"), answer.get("cuda"))
+        for spec, word in zip(_WORDS, words, strict=True):
+            if isinstance(word, str):
+                yield Sampled(subject, spec.name, word, labels)
 
 
 def _build(_: Settings, _target: object) -> Probe:
@@ -74,6 +88,6 @@ PROBE = ProbeSpec(
     name="gpu",
     subject_kind=SubjectKind.GPU,
     settings=Settings,
-    samples=_MEASURED,
+    samples=(*_MEASURED, *_WORDS),
     build=_build,
 )

@@ -1,7 +1,8 @@
 """Starts the worker, asks it, and walks away from it when it hangs.
 
-A process that hangs in the driver cannot be killed, only left. While two of them live, no third is
-started: every one may hold a lock in the driver.
+A process that hangs in the driver (state D) is left alone, without a signal: SIGKILL in the middle
+of a call has frozen cards. It ends by itself when the driver lets go, because its pipes are closed.
+While two of them live, no third is started: every one may hold a lock in the driver.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
+from watchdog import procfs
 from watchdog.core.model import Seconds
 
-WORKER = (sys.executable, "-m", "probes._nvml.worker")
-"""The command line of the worker."""
+WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
+"""The command line of the worker: a file, and no import from wherever the daemon was started."""
 
 _RETRY: Seconds = 60.0
 """After "no driver" nothing is started for this long: it costs CPU, and drivers do not appear."""
@@ -93,7 +96,7 @@ class NvmlClient:
         self._closed = True
         worker = self._worker
         if worker is not None:
-            worker.send_signal(signal.SIGKILL)
+            _kill(worker)
         if self._asking.acquire(timeout=_GRACE):  # its pipes belong to the thread that reads them
             self._discard()
             self._asking.release()
@@ -119,6 +122,8 @@ class NvmlClient:
         raise NvmlUnavailableError(self._trouble)
 
     def _running(self) -> subprocess.Popen[bytes]:
+        for child in self._left:
+            _kill(child)  # the driver may have let go of it since, and something else not
         self._remember()
         if len(self._left) >= _MOST_HUNG:
             raise NvmlHungError("cannot read any GPU: the driver does not respond")
@@ -194,10 +199,17 @@ def _pipe(pipe: Any) -> Any:  # noqa: ANN401 - Popen types its pipes as optional
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Close its pipes and send SIGKILL, which a process inside the driver takes when it can."""
+    """Close its pipes, which ends it as soon as it reads or answers, and kill it if that may be."""
     for pipe in (worker.stdin, worker.stdout):
         with contextlib.suppress(OSError):
             if pipe is not None:
                 pipe.close()
-    with contextlib.suppress(OSError):
-        worker.send_signal(signal.SIGKILL)
+    _kill(worker)
+
+
+def _kill(worker: subprocess.Popen[bytes]) -> None:
+    """SIGKILL, unless it sits in the kernel. No pidfd is needed: only its Popen ever reaps it."""
+    found = procfs.stat(worker.pid)
+    if found is not None and found.state != "D":
+        with contextlib.suppress(OSError):
+            worker.send_signal(signal.SIGKILL)

@@ -23,14 +23,30 @@ NAMES = {
     3: "not supported",
     4: "no permission",
     6: "not found",
+    7: "insufficient size",
+    8: "external power is not connected",
     9: "driver not loaded",
+    10: "timeout",
+    11: "interrupts do not arrive",
     12: "library not found",
     13: "function not found",
+    14: "corrupted infoROM",
     15: "GPU is lost",
+    16: "GPU needs a reset",
+    17: "blocked by the operating system",
     18: "library and driver versions differ",
+    19: "in use",
+    20: "out of memory",
+    21: "no data",
+    23: "out of resources",
+    25: "argument version mismatch",
+    26: "deprecated",
+    27: "not ready",
+    28: "GPU not found",
+    29: "invalid state",
     999: "unknown error",
 }
-"""NVML's return codes in words, as far as they occur here."""
+"""NVML's return codes in words (``nvml.h``, nvmlReturn_t)."""
 
 _ABSENT = frozenset({3, 6, 13})
 """This card, or this driver, does not have it; asked once, then left out."""
@@ -60,6 +76,7 @@ class Sweeper:
     def __init__(self) -> None:
         self._ready = False
         self._absent: set[tuple[int, str]] = set()
+        self._known: dict[int, dict[str, str]] = {}
         self._facts: dict[str, str] = {}
 
     def sweep(self) -> dict[str, Any]:
@@ -76,13 +93,13 @@ class Sweeper:
         return {"gpus": [self._card(index) for index in range(count)], **self._facts}
 
     def _card(self, index: int) -> dict[str, Any]:
-        card: dict[str, Any] = {"index": index, "errors": {}}
+        """What one card says. A lost one does not say who it is, but it is who it was."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            card["uuid"] = _text(pynvml.nvmlDeviceGetUUID(handle))
-            card["name"] = _text(pynvml.nvmlDeviceGetName(handle))
+            self._known[index] = _identity(handle)
         except pynvml.NVMLError as error:
-            return {"index": index, "errors": {"": describe(error)}}
+            return {"index": index, "errors": {"": describe(error)}, **self._known.get(index, {})}
+        card: dict[str, Any] = {"index": index, "errors": {}, **self._known[index]}
         for name, look in LOOKS.items():
             if (index, name) not in self._absent:
                 self._look(card, index, name, partial(look, handle))
@@ -100,6 +117,13 @@ class Sweeper:
                 card["errors"][name] = describe(error)
         except (AttributeError, pynvml.NVMLLibraryMismatchError):
             self._absent.add((index, name))  # a binding or a library older than the call
+
+
+def _identity(handle: object) -> dict[str, str]:
+    return {
+        "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+        "name": _text(pynvml.nvmlDeviceGetName(handle)),
+    }
 
 
 def _driver() -> dict[str, str]:

@@ -65,21 +65,30 @@ def series(name: str, card: int) -> str:
     return f'nvidia_gpu_{name}{{gpu="{card}",uuid="{fake_nvml.uuid(card)}"}}'
 
 
+def info(card: int) -> str:
+    """The series that says what a card is."""
+    return (
+        f'nvidia_gpu_info{{cuda_version="13.0",driver_version="580.159.04",gpu="{card}",'
+        f'name="NVIDIA H200",uuid="{fake_nvml.uuid(card)}"}}'
+    )
+
+
 def workers(daemon: Daemon) -> list[int]:
     """The daemon's living NVML workers."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [
         pid
         for pid in pids
-        if stat_fields(pid)[1:2] == [str(daemon.process.pid)]
-        and "probes._nvml.worker" in cmdline(pid)
+        if stat_fields(pid)[1:2] == [str(daemon.process.pid)] and "_nvml/worker.py" in cmdline(pid)
     ]
 
 
 def test_every_card_has_its_series(daemon: Daemon) -> None:
     """FACT: all readings of all cards are exported, with index and UUID, in base units."""
     found = {line.rpartition(" ")[0] for line in gpu_lines(daemon)}
-    assert found == {series(name, card) for name in SERIES for card in (0, 1)}
+    assert found == {series(name, card) for name in SERIES for card in (0, 1)} | {
+        info(card) for card in (0, 1)
+    }
     assert daemon.metric(series("utilization_percent", 0)) == 99
     assert daemon.metric(series("power_watts", 1)) == 218.921
 
@@ -90,6 +99,7 @@ def test_the_status_lists_the_cards(daemon: Daemon) -> None:
     assert (first["index"], second["index"]) == (0, 1)
     assert first["uuid"] == fake_nvml.uuid(0)
     assert first["utilization_percent"] == 99
+    assert first["name"] == "NVIDIA H200"
     assert second["memory_used_bytes"] == 21060452352
 
 
@@ -105,7 +115,7 @@ def test_a_lost_card_has_no_series(daemon: Daemon, nvml: FakeNvml) -> None:
     nvml.set({"1.lost": fake_nvml.LOST})
     until(lambda: {'gpu="0"' in line for line in gpu_lines(daemon)} == {True})
     nvml.heal()
-    until(lambda: len(gpu_lines(daemon)) == 2 * len(SERIES))
+    until(lambda: len(gpu_lines(daemon)) == 2 * (len(SERIES) + 1))
 
 
 def test_a_driver_that_hangs_hides_the_cards_only(daemon: Daemon, nvml: FakeNvml) -> None:

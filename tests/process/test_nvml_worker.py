@@ -19,21 +19,11 @@ from probes._nvml.client import WORKER, NvmlClient
 from probes.gpu import Gpu
 from tests.support import fake_nvml
 from tests.support.fake_nvml import IDLE, LOST, FakeNvml, asking, sweep, trouble
-from tests.support.simulated import PATIENCE, ROOT, alive, until
+from tests.support.simulated import PATIENCE, ROOT, alive, stat_fields, until
 from watchdog.core.model import Sampled, Unread
 
 SOON = 0.3
 """Seconds given to a sweep that will hang anyway."""
-
-# Holds the process on argv: while a tracer has it, its parent cannot see it die of SIGKILL.
-HOLD = """
-import ctypes, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-seized = libc.ptrace(0x4206, int(sys.argv[1]), None, None)
-print("held" if seized == 0 else ctypes.get_errno(), flush=True)
-sys.stdin.read()
-"""
 
 # A parent of a worker that tells its pid and dies without a word when its stdin ends.
 PARENT = """
@@ -58,22 +48,6 @@ def client(nvml: FakeNvml) -> Iterator[NvmlClient]:
     """A client of that card."""
     with asking(nvml.environment) as asked:
         yield asked
-
-
-@contextlib.contextmanager
-def held(pid: int) -> Iterator[None]:
-    """Keep a process from being gone for its parent, as one that is stuck in the driver."""
-    tracer = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert tracer.stdout is not None
-        answer = tracer.stdout.readline().strip()
-        if answer != b"held":
-            pytest.skip(f"no process may be traced here: error {answer.decode()}")
-        yield
-    finally:
-        tracer.communicate()
 
 
 def read(client: NvmlClient) -> list[Sampled | Unread]:
@@ -129,25 +103,40 @@ def test_a_slow_driver_is_waited_for(nvml: FakeNvml, client: NvmlClient) -> None
     assert client.pids == before
 
 
+def state(pid: int) -> str:
+    """The kernel's letter."""
+    return stat_fields(pid)[0]
+
+
+def test_a_worker_inside_the_driver_is_not_killed(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: in state D it gets no signal, and ends by itself when the driver lets go of it."""
+    sweep(client)
+    (first,) = client.pids
+    nvml.do("stuck")
+    try:
+        assert trouble(client, SOON) == "cannot read any GPU: no answer in time"
+        assert client.pids == (first,)
+        client.close()
+        assert client.pids == (first,)
+        assert state(first) == "D"
+    finally:
+        nvml.heal()
+    until(lambda: not client.pids)
+
+
 def test_no_third_worker_is_started_while_two_hang(nvml: FakeNvml, client: NvmlClient) -> None:
     """FACT: two workers that do not go away are all that a dead driver gets, until they do."""
     sweep(client)
-    first = client.pids
-    nvml.do("hang")
-    with contextlib.ExitStack() as holds:
-        holds.enter_context(held(first[0]))
-        trouble(client, SOON)
-        nvml.heal()
-        sweep(client)
+    gone = "cannot read any GPU: the driver does not respond"
+    nvml.do("stuck")
+    try:
+        until(lambda: trouble(client, SOON) == gone)
         both = client.pids
-        assert len(both) == 2
-        holds.enter_context(held(next(pid for pid in both if pid not in first)))
-        nvml.do("hang")
-        gone = "cannot read any GPU: the driver does not respond"
-        assert trouble(client, SOON) == gone
-        nvml.heal()
+        assert [state(pid) for pid in both] == ["D", "D"]
         assert trouble(client) == gone
-        assert set(client.pids) == set(both)
+        assert client.pids == both
+    finally:
+        nvml.heal()
     until(lambda: not client.pids)
     assert len(sweep(client)["gpus"]) == 1
 
@@ -234,6 +223,15 @@ def test_a_worker_that_talks_nonsense_is_ended(noise: str) -> None:
         assert client.pids == ()
 
 
+def test_files_where_it_is_started_do_not_matter(tmp_path: Path, nvml: FakeNvml) -> None:
+    """FACT: a module in the working directory is not taken for one of the standard library."""
+    for name in ("json", "pynvml", "probes"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(1)")
+    command = ("/bin/sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *WORKER)
+    with asking(nvml.environment, command) as client:
+        assert len(sweep(client)["gpus"]) == 1
+
+
 def test_the_worker_ends_with_its_parent(nvml: FakeNvml) -> None:
     """FACT: nobody has to end the worker of a parent that died without a word."""
     environment = {**os.environ, **nvml.environment}
@@ -271,6 +269,15 @@ def test_a_lost_card_hides_no_other(nvml: FakeNvml, client: NvmlClient) -> None:
     assert [one.error for one in unread] == ["cannot read GPU 1: GPU is lost"]
     sampled = {dict(one.labels)["gpu"] for one in found if isinstance(one, Sampled)}
     assert sampled == {"0", "2"}
+
+
+def test_a_lost_card_is_who_it_was(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: a card that is lost between two sweeps is unread under its UUID."""
+    sweep(client)
+    nvml.set(lost=LOST)
+    (unread,) = read(client)
+    assert isinstance(unread, Unread)
+    assert str(unread.subject) == f"gpu/{fake_nvml.uuid(0)}"
 
 
 def test_a_card_without_a_handle_hides_no_other(nvml: FakeNvml, client: NvmlClient) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probes._nvml.client import WORKER, NvmlClient, NvmlUnavailableError
-from tests.support.simulated import PATIENCE, ROOT, until
+from tests.support.simulated import PATIENCE, until
 
 SOURCE = Path(__file__).resolve().parents[1] / "fakes" / "nvml" / "nvml.c"
 LIBRARY = "libnvidia-ml.so.1"
@@ -87,7 +87,7 @@ class FakeNvml:
         self.set(dict.fromkeys(keys))
 
     def do(self, deed: str, function: str = "nvmlDeviceGetCount") -> None:
-        """Let a function ``hang``, be ``slow`` or ``crash``."""
+        """Let a function ``hang``, be ``stuck`` or ``slow``, or ``crash``."""
         self.set({f"do.{function}": deed})
 
     def heal(self) -> None:
@@ -118,7 +118,7 @@ def asking(
     environment: Mapping[str, str], argv: tuple[str, ...] = WORKER, retry: float = 60.0
 ) -> Iterator[NvmlClient]:
     """A client of a worker in ``environment``, all of whose processes are gone afterwards."""
-    client = NvmlClient(argv, {**os.environ, "PYTHONPATH": str(ROOT), **environment}, retry)
+    client = NvmlClient(argv, {**os.environ, **environment}, retry)
     try:
         yield client
     finally:

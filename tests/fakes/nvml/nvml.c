@@ -6,7 +6,8 @@
  *   cards N              number of cards
  *   lost CODE            every call about a card, its handle excepted, returns CODE
  *   error.FUNCTION CODE  the function returns CODE
- *   do.FUNCTION hang     ... or never returns; `slow` takes 300 ms; `crash` ends in SIGSEGV
+ *   do.FUNCTION hang     ... or never returns; `slow` takes 300 ms; `crash` ends in SIGSEGV;
+ *                        `stuck` sleeps in the kernel, in state D, until the file says otherwise
  *   process PID BYTES    a compute process (any number of lines); `-` is "not available"
  *   everything else      the value of that name
  *
@@ -16,11 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { OK = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, NOT_LOADED = 9 };
-enum { LINE = 512, CARDS = 64, NO_CARD = -1, SLOW_MICROSECONDS = 300000 };
+enum { LINE = 512, CARDS = 64, NO_CARD = -1, SLOW_MICROSECONDS = 300000, STUCK_MICROSECONDS = 10000 };
 
 typedef struct { int index; } Card;
 typedef struct { unsigned gpu, memory; } Utilization;
@@ -57,6 +57,15 @@ static unsigned long long number(int card, const char *key) {
     return look(card, key, 0, value) ? strtoull(value, NULL, 10) : 0;
 }
 
+/* The parent of a vfork is in state D until its child is gone. SIGKILL would end it all the same,
+ * other than in a driver, so a test sees whether one was sent. */
+static void stick(int card, const char *key) {
+    char value[LINE];
+    if (vfork()) return;
+    while (look(card, key, 0, value) && !strcmp(value, "stuck")) usleep(STUCK_MICROSECONDS);
+    _exit(0);
+}
+
 /* What every function does first: hang, dawdle, crash or fail as the file says. */
 static int enter(int card, const char *function) {
     char key[LINE], value[LINE];
@@ -64,10 +73,8 @@ static int enter(int card, const char *function) {
     if (look(card, key, 0, value)) {
         if (!strcmp(value, "crash")) raise(SIGSEGV);
         if (!strcmp(value, "slow")) usleep(SLOW_MICROSECONDS);
-        if (!strcmp(value, "hang")) {
-            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* so a test may hold it beyond SIGKILL */
-            for (;;) pause();
-        }
+        if (!strcmp(value, "stuck")) stick(card, key);
+        while (!strcmp(value, "hang")) pause();
     }
     snprintf(key, sizeof key, "error.%s", function);
     if (look(card, key, 0, value)) return atoi(value);
