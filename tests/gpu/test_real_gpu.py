@@ -55,16 +55,6 @@ def test_sampling_holds_no_gpu_memory(client: NvmlClient) -> None:
         assert used[0] == used[1]
 
 
-def test_the_worker_opens_no_device_for_computing(client: NvmlClient) -> None:
-    """FACT: the worker has no CUDA context (`nvmlInit` of driver 580 itself maps libcuda)."""
-    sweep(client, 60)
-    (worker,) = client.pids
-    maps = Path(f"/proc/{worker}/maps").read_text()
-    assert "libnvidia-ml" in maps
-    opened = {str(entry.readlink()) for entry in Path(f"/proc/{worker}/fd").iterdir()}
-    assert "/dev/nvidia-uvm" not in opened
-
-
 def test_the_client_loads_no_library(client: NvmlClient) -> None:
     """FACT: the process that asks has neither pynvml nor the library in it."""
     sweep(client, 60)
