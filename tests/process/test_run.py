@@ -10,8 +10,6 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from tests.support.daemon import running, simulated_command
 from tests.support.simulated import ROOT, free_port, until
 
@@ -66,9 +64,6 @@ def test_without_an_engine_there_is_nothing_to_run(tmp_path: Path) -> None:
     assert refused(state_dir=tmp_path, cwd=tmp_path).startswith("no engine: ")
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, strict=True, reason="the engine's log has no place without a directory"
-)
 def test_an_unwritable_state_directory_is_memory_only(tmp_path: Path) -> None:
     """Below a regular file nothing can be kept: warned about, and the engine serves all the same.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -70,6 +71,8 @@ class Service:
         self._state_dir = state_dir
         self._leave = False
         self._inbox = Inbox()
+        for number in _SIGNALS:  # first of all: what is built below must not outlive a SIGTERM
+            signal.signal(number, lambda got, _frame: self._inbox.post(Signalled(got)))
         self._household = Household()
         self._store = self._open_store(durable=durable)
         self._memory = Memory(self._store)
@@ -78,7 +81,11 @@ class Service:
         around = Surroundings(self._household, self._exit_watch, self._store, self._inbox.post)
         state = self._recalled()
         self._engines = build_engines(
-            config, state_dir, around, registry.actions(), self._published
+            config,
+            _log_dir(state_dir, durable=durable),
+            around,
+            registry.actions(),
+            self._published,
         )
         targets = {name: engine.target for name, engine in self._engines.items()}
         self._runs = build_probes(config, self._specs, targets, self._inbox.post)
@@ -94,13 +101,11 @@ class Service:
         self._leave = leave
         if not become_reaper():
             self._warn("cannot adopt orphans: neither PID 1 nor a subreaper")
-        for number in _SIGNALS:
-            signal.signal(number, lambda got, _frame: self._inbox.post(Signalled(got)))
         self._journal.log(
             "info",
             "watchdog.started",
             version=__version__,
-            status=f"http://{self._config.watchdog.listen}/",
+            status=f"http://{self._host}:{self._servers[0].port}/",
             state_dir=str(self._state_dir),
             mode=self._loop.state.mode.value,
         )
@@ -138,8 +143,8 @@ class Service:
         )
 
     def _build_servers(self, *, durable: bool) -> list[Server]:
-        host, port = configuration.listen_address(self._config.watchdog.listen)
-        servers = [serve_tcp(App(self._front), host, port)]
+        self._host, port = configuration.listen_address(self._config.watchdog.listen)
+        servers = [serve_tcp(App(self._front), self._host, port)]
         if durable:
             path = self._state_dir / "control.sock"
             servers.append(serve_socket(App(self._front, control=True), path))
@@ -291,6 +296,11 @@ class Service:
             lines_lost=self._journal.lost,
             inbox_depth=self._inbox.depth(),
         )
+
+
+def _log_dir(state_dir: Path, *, durable: bool) -> Path:
+    """Where engines log: a temporary directory when nothing can be kept."""
+    return state_dir if durable else Path(tempfile.mkdtemp(prefix="vw-log-"))
 
 
 def _unkillable(name: str, error: ActionError) -> ActionFinished:
