@@ -35,7 +35,7 @@ time.sleep(3600)
 """Leader with a child that outlives its SIGKILL; writes when it runs its first line."""
 
 ROUNDS = 20
-IDLE_SECONDS = 60
+IDLE_SECONDS = 45
 SCRAPES = 300
 
 
