@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 PYTEST_ARGS ?=
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
-TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev
+TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus
 
 .PHONY: help
 help: ## Show this list

@@ -25,4 +25,5 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 apt-get update -qq >&2
 # shellcheck disable=SC2086 # one word per package
-DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $missing >&2
+# RUNLEVEL: a package that brings a service must not start it.
+RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends $missing >&2

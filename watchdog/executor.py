@@ -58,9 +58,10 @@ class Actor:
         return ActionFinished(self._clock(), outcome)
 
     def _outcome(self, order: Order, began: float) -> Outcome:
-        explanation, cause, unkillable = "", Cause.UNKNOWN, False
+        ok, explanation, cause, unkillable = False, "", Cause.UNKNOWN, False
         try:
             self._actions[order.action].run(order, self._engine)
+            ok = True
         except ActionError as error:
             explanation, cause, unkillable = str(error), error.cause, error.unkillable
         except Exception as error:  # noqa: BLE001 - a broken plug-in must not end the actor
@@ -68,7 +69,7 @@ class Actor:
         return Outcome(
             action=order.action,
             target=order.target,
-            ok=not explanation,
+            ok=ok,
             took=self._clock() - began,
             explanation=explanation,
             cause=cause,

@@ -211,6 +211,37 @@ def test_saturated_engine_is_left_alone(tmp_path: Path) -> None:
         assert verdicts <= {"busy", "ready"}
 
 
+def test_giving_up_exits_75_where_that_is_asked_for(tmp_path: Path) -> None:
+    """`on_give_up = "exit"`: an orchestrator learns from the exit code that retries are over."""
+    port = free_port()
+    config = tmp_path / "watchdog.toml"
+    config.write_text('[policy]\non_give_up = "exit"\n')
+    command = ["no-such-program", "--port", str(port)]
+    with running(tmp_path / "s", command, port, config=config) as daemon:
+        assert daemon.ended(30) == 75
+
+
+def test_signals_during_an_adoption_cost_no_restart(tmp_path: Path) -> None:
+    """A SIGCHLD that comes between the facts of an adoption does not hide them."""
+    port = free_port()
+    first = launch(tmp_path, simulated_command(port), port)
+    second: Daemon | None = None
+    try:
+        before = first.wait_ready(READY)
+        first.send(signal.SIGKILL)
+        first.ended()
+        second = launch(tmp_path, simulated_command(port), port)
+        while not second.engine():
+            second.send(signal.SIGCHLD)
+        second.wait_ready(READY)
+        assert second.engine()["generation"] == before["generation"]
+        assert not second.events("decision.act")
+    finally:
+        finish(first)
+        if second is not None:
+            finish(second)
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

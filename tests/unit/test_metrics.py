@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -130,7 +128,6 @@ def test_both_formats_are_well_formed() -> None:
         assert list(text_string_to_metric_families(text.decode()))
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_has_no_complaint() -> None:
     """Prometheus' own linter accepts names, units and help texts."""
     for page in everything():

@@ -69,18 +69,17 @@ def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done
         return _reset(state, engine, at)
     if state.mode is not Mode.ACT:
         return state, (_decision(state, engine, verb, at, observed=True),), ()
-    records: tuple[Record, ...] = ()
     if engine.pending is Verb.SHUTDOWN and verb is not Verb.SHUTDOWN:
         return state, (), ()  # nothing outranks our own end
     engine = _meant(engine, verb)
     if engine.in_flight:
-        return _put(state, replace(engine, pending=verb)), (), records
+        return state.with_engine(replace(engine, pending=verb)), (), ()
     engine = replace(engine, pending=None)
     if _done_already(engine, verb):
-        return _put(state, engine), (), records
+        return state.with_engine(engine), (), ()
     engine = set_out(engine, _action(engine, verb), at)
-    state = _put(state, engine)
-    return state, (_decision(state, engine, verb, at, observed=False),), records
+    state = state.with_engine(engine)
+    return state, (_decision(state, engine, verb, at, observed=False),), ()
 
 
 def _reset(state: State, engine: EngineState, at: Seconds) -> _Done:
@@ -89,7 +88,7 @@ def _reset(state: State, engine: EngineState, at: Seconds) -> _Done:
     if engine.history.breaker_open:
         records = (Record("breaker.closed", "info", (("engine", engine.name),)),)
     engine = forgiven(engine)
-    state = _put(state, engine)
+    state = state.with_engine(engine)
     if engine.in_flight or engine.pending is not None or not engine.history.wanted:
         return state, (), records
     state, decisions, more = execute(state, engine, Verb.START, at)
@@ -140,7 +139,3 @@ def _decision(
         detail=verb.value,
         incident=incident.id if incident is not None else "",
     )
-
-
-def _put(state: State, engine: EngineState) -> State:
-    return replace(state, engines={**state.engines, engine.name: engine})

@@ -14,7 +14,6 @@ from watchdog.core.commands import commanded, execute
 from watchdog.core.facts import took
 from watchdog.core.lifecycle import move, set_out
 from watchdog.core.model import (
-    SERVING,
     Cause,
     Commanded,
     Decision,
@@ -237,7 +236,7 @@ def _decide_one(
     if hold in _FINAL and engine.process in _AT_REST:
         engine = move(engine, ProcessState.GIVEN_UP, work.at)
     engine = replace(engine, verdict=verdict.judge(engine, work.at).verdict)
-    work.state = replace(work.state, engines={**work.state.engines, engine.name: engine})
+    work.state = work.state.with_engine(engine)
     if hold is None or hold is not before.held:
         _note(work, _decision(work, finding, engine, hold))
     watches = {**work.state.watches, key: replace(before, held=hold)}
@@ -297,6 +296,3 @@ def _wake_at(state: State, rule_set: Sequence[Rule], at: Seconds) -> Seconds | N
         for subject, _ in _views(state, rule.subject):
             moments.append(rules.next_look(rule, state.watches.get((rule.name, subject), Watch())))
     return min((m for m in moments if m is not None and m > at), default=None)
-
-
-__all__ = ["SERVING", "firing", "step", "view_of"]

@@ -44,11 +44,6 @@ def took(state: State, event: Event, settings: PolicySettings) -> _Taken:
             assert_never(event)
 
 
-def swap(state: State, engine: EngineState) -> State:
-    """``state`` with ``engine`` in the place of its former self."""
-    return replace(state, engines={**state.engines, engine.name: engine})
-
-
 def _read(state: State, reading: Reading) -> State:
     name = reading.subject.name if reading.subject is not None else ""
     readings = {**state.readings, (reading.probe, name): reading}
@@ -59,7 +54,7 @@ def _read(state: State, reading: Reading) -> State:
     if not engine.generation:
         return state
     seen = vitals.absorb(engine.vitals, reading, engine.settings.fusion)
-    return swap(state, replace(engine, vitals=seen))
+    return state.with_engine(replace(engine, vitals=seen))
 
 
 def _spawned(state: State, event: EngineSpawned) -> _Taken:
@@ -92,7 +87,7 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         ("cause", event.cause.value),
         ("starts", history.starts),
     )
-    return swap(state, engine), (Record(name, "info", keys),)
+    return state.with_engine(engine), (Record(name, "info", keys),)
 
 
 def _ready_at(event: EngineSpawned) -> float | None:
@@ -120,7 +115,7 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
     engine = replace(engine, leader=None)
     if not asked and engine.process is not ProcessState.UNKILLABLE:
         engine = _lost(engine, event, settings)
-    return swap(state, engine), (record,)
+    return state.with_engine(engine), (record,)
 
 
 def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) -> EngineState:
@@ -158,7 +153,7 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
     records = [Record("action.finished", "info" if outcome.ok else "error", keys)]
     if outcome.ok and engine.process is ProcessState.STOPPED:
         records.append(Record("engine.stopped", "info", (("engine", engine.name),)))
-    return swap(state, engine), tuple(records)
+    return state.with_engine(engine), tuple(records)
 
 
 def _stopped(engine: EngineState, event: ActionFinished) -> EngineState:

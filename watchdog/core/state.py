@@ -7,7 +7,7 @@ the rest is learned anew within seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from watchdog.core.model import (
     Cause,
@@ -215,6 +215,10 @@ class State:
     mode: Mode = Mode.ACT
     pause: Pause | None = None
     shutting_down: bool = False
+
+    def with_engine(self, engine: EngineState) -> State:
+        """The same with ``engine`` in the place of its former self."""
+        return replace(self, engines={**self.engines, engine.name: engine})
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,13 @@ from watchdog.inbox import Inbox, Item, Request, Signalled
 _HEARTBEAT: Seconds = 1.0
 """The loop turns at least this often, so that `/livez` can tell a stuck loop from a quiet one."""
 
-_OUTER_LIMIT: Seconds = 120.0
-"""A shutdown is given up after this long; the stop ladder's own deadlines are far below it."""
-
 
 class Loop:
     """Takes items from the inbox, one at a time, and hands on what each leads to.
 
     ``watchers`` see every step after its decisions were handed to the actors: journal, metrics,
-    store and snapshot. None of them is on the path from an exit to the next start.
+    store and snapshot. None of them is on the path from an exit to the next start. A shutdown that
+    is not complete after ``outer_limit`` seconds is given up.
     """
 
     def __init__(  # noqa: PLR0913 - everything that the loop touches is handed in
@@ -49,6 +47,7 @@ class Loop:
         watchers: Sequence[Callable[[Event, Step], None]],
         on_signal: Callable[[int], Commanded | None],
         on_error: Callable[[Event, Exception], None],
+        outer_limit: Seconds,
     ) -> None:
         self.state = state
         self.turned_at = time.monotonic()
@@ -59,6 +58,7 @@ class Loop:
         self._watchers = watchers
         self._on_signal = on_signal
         self._on_error = on_error
+        self._outer_limit = outer_limit
         self._waiting: list[Request] = []
         self._wake_at: Seconds | None = None
         self._leave_by: Seconds | None = None
@@ -89,6 +89,7 @@ class Loop:
         try:
             self._turn(event)
         except Exception as error:  # noqa: BLE001 - a bug must not take the engine's keeper away
+            self._wake_at = None  # or what raised at this moment would be tried without a pause
             self._on_error(event, error)
 
     def _turn(self, event: Event) -> None:
@@ -101,8 +102,8 @@ class Loop:
         for watcher in self._watchers:
             watcher(event, done)
         self._answer()
-        if isinstance(event, Commanded) and event.verb in {Verb.SHUTDOWN, Verb.LEAVE}:
-            self._leave_by = event.at + _OUTER_LIMIT
+        if self.state.shutting_down and self._leave_by is None:
+            self._leave_by = event.at + self._outer_limit
 
     def _carry_out(self, decision: Decision) -> None:
         if decision.hold is None:

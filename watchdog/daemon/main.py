@@ -11,10 +11,11 @@ import msgspec
 
 from watchdog import config as configuration
 from watchdog import registry
-from watchdog.config import Config, ConfigError, OnGiveUp, WatchdogMode
+from watchdog.command_line import describe
+from watchdog.config import Config, ConfigError, WatchdogMode
 from watchdog.daemon.service import Service
 from watchdog.daemon.wiring import RuleError, build_rules, simulated_command
-from watchdog.logs import Journal, open_journal
+from watchdog.logs import open_journal
 from watchdog.options import RunOptions
 from watchdog.supervisor.lock import Lock, LockHeldError, lock_directory, lock_port
 from watchdog.web.server import ListenError
@@ -30,7 +31,7 @@ def run(options: RunOptions) -> int:
     """Run until told to stop. The exit code is that of the command line."""
     try:
         config = _configured(options)
-        rules = build_rules(config)
+        rules = build_rules(config, registry.actions())
         state_dir, trouble = _state_dir(options)
         locks = _locked(config, state_dir, writable=not trouble)
     except (ConfigError, RuleError, registry.RegistryError) as error:
@@ -51,8 +52,7 @@ def run(options: RunOptions) -> int:
     finally:
         journal.flush(_FLUSH)
         locks.release()
-    exits = config.policy.on_give_up is OnGiveUp.EXIT
-    return GAVE_UP if gave_up and exits else 0
+    return GAVE_UP if gave_up else 0
 
 
 def _refused(text: str, code: int) -> int:
@@ -121,9 +121,4 @@ def _locked(config: Config, state_dir: Path, *, writable: bool) -> _Locks:
 
 
 def _ports(config: Config) -> set[int]:
-    from watchdog.command_line import describe
-
     return {describe(e.command, e.env, os.environ).endpoint.port for e in config.engine.values()}
-
-
-__all__ = ["Journal", "run"]

@@ -33,7 +33,7 @@ from watchdog.core.state import State, Step
 from watchdog.daemon.front import Front
 from watchdog.daemon.loop import Loop
 from watchdog.daemon.memory import Memory
-from watchdog.daemon.wiring import build_engines, build_probes, period_of
+from watchdog.daemon.wiring import build_engines, build_probes, outer_limit, period_of
 from watchdog.inbox import Inbox, Signalled
 from watchdog.logs import Journal
 from watchdog.metrics import Exporter
@@ -70,6 +70,7 @@ class Service:
         self._journal = journal
         self._state_dir = state_dir
         self._leave = False
+        self._gave_up = False
         self._inbox = Inbox()
         for number in _SIGNALS:  # first of all: what is built below must not outlive a SIGTERM
             signal.signal(number, lambda got, _frame: self._inbox.post(Signalled(got)))
@@ -97,7 +98,7 @@ class Service:
         self._servers = self._build_servers(durable=durable)
 
     def run(self, *, leave: bool) -> bool:
-        """Run until a shutdown is complete; whether every engine was given up."""
+        """Run until a shutdown is complete; whether that is because every engine was given up."""
         self._leave = leave
         if not become_reaper():
             self._warn("cannot adopt orphans: neither PID 1 nor a subreaper")
@@ -140,6 +141,7 @@ class Service:
             watchers=(self._write, self._exporter.observe, self._keep, self._consider_exit),
             on_signal=self._signalled,
             on_error=self._loop_failed,
+            outer_limit=outer_limit(self._config),
         )
 
     def _build_servers(self, *, durable: bool) -> list[Server]:
@@ -179,13 +181,15 @@ class Service:
             self._take_fact(event)
 
     def _take_queued(self) -> None:
-        while self._inbox.depth():
-            item = self._inbox.next(0.0)
+        """Facts of an adoption come before anything is decided; signals among them wait."""
+        others = []
+        while (item := self._inbox.next(0.0)) is not None:
             if isinstance(item, EngineSpawned | EngineExited):
                 self._take_fact(item)
-            elif item is not None:
-                self._inbox.post(item)
-                return
+            else:
+                others.append(item)
+        for item in others:
+            self._inbox.post(item)
 
     def _take_fact(self, event: Event) -> None:
         state, records = facts.took(self._loop.state, event, self._config.policy.core())
@@ -218,7 +222,7 @@ class Service:
             engine.supervised.leave()
         self._exit_watch.close()
         self._store.close()
-        return _gave_up(self._loop.state)
+        return self._gave_up
 
     # --- watching the steps -------------------------------------------------------------------
 
@@ -240,7 +244,8 @@ class Service:
 
     def _consider_exit(self, _: Event, step: Step) -> None:
         exits = self._config.policy.on_give_up is configuration.OnGiveUp.EXIT
-        if exits and not step.state.shutting_down and _gave_up(step.state):
+        if exits and not step.state.shutting_down and _all_given_up(step.state):
+            self._gave_up = True
             self._inbox.post(Commanded(time.monotonic(), Verb.SHUTDOWN, owner="watchdog"))
 
     def _signalled(self, number: int) -> Commanded | None:
@@ -316,7 +321,7 @@ def _unkillable(name: str, error: ActionError) -> ActionFinished:
     return ActionFinished(time.monotonic(), outcome)
 
 
-def _gave_up(state: State) -> bool:
+def _all_given_up(state: State) -> bool:
     wanted = [e for e in state.engines.values() if e.history.wanted]
     return bool(wanted) and all(e.process is ProcessState.GIVEN_UP for e in wanted)
 

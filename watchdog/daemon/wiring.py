@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroun
 from watchdog.supervisor.ladder import StopSettings
 from watchdog.supervisor.spawn import Launch
 
+_SHUTDOWN_SLACK = 60.0
+"""For an action that was under way when the shutdown came."""
 SIMULATED_PORT = 8000
 """vLLM's own default, so that whoever knows vLLM finds the simulator where it would be."""
 
@@ -122,6 +124,15 @@ def _probe(
     )
 
 
+def outer_limit(config: Config) -> float:
+    """Seconds after which a shutdown is given up: more than any engine's stop ladder may take."""
+    ladders = (engine.stop for engine in config.engine.values())
+    longest = max(
+        (s.drain_timeout + 2 * s.term_timeout + s.kill_timeout for s in ladders), default=0
+    )
+    return longest + _SHUTDOWN_SLACK
+
+
 def period_of(config: Config, spec: ProbeSpec) -> float:
     """Seconds between two looks of a probe."""
     return config.probes[spec.name].period or spec.period
@@ -131,8 +142,11 @@ class RuleError(Exception):
     """A rule of the configuration that cannot be used. One line."""
 
 
-def build_rules(config: Config) -> tuple[Rule, ...]:
-    """The default rules with the configuration's overrides. Raises RuleError."""
+def build_rules(config: Config, actions: Collection[str]) -> tuple[Rule, ...]:
+    """The default rules with the configuration's overrides. Raises RuleError.
+
+    ``actions`` are the names that a ladder may use.
+    """
     rules = {rule.name: rule for rule in DEFAULT_RULES}
     for override in config.rule:
         base = rules.get(override.name)
@@ -140,6 +154,12 @@ def build_rules(config: Config) -> tuple[Rule, ...]:
             raise RuleError(
                 f"{config.file}: rule.{override.name}: expected the name of a default rule "
                 f"({', '.join(rules)}) without `when` and `subject`"
+            )
+        unknown = [name for name in override.actions or () if name not in actions]
+        if unknown:
+            raise RuleError(
+                f"{config.file}: rule.{override.name}.actions: expected names of actions "
+                f"({', '.join(sorted(actions))}), got {unknown[0]!r}"
             )
         rules[override.name] = _overridden(base, override)
     return tuple(rules.values())

@@ -24,8 +24,8 @@ from watchdog.supervisor.members import Key, MemberTable, key
 RunningRequests = Callable[[], float | None]
 
 _DRAIN_LOOK_PERIOD = 0.2
-_STALLED_TERM = 1.0
-"""A stalled engine's requests cannot finish; a stopped process needs KILL anyway."""
+_FAILED_TERM = 1.0
+"""What the requests of a failed engine cannot do is finish; a stopped process needs KILL anyway."""
 _SET_TERM = 5.0
 _TRACKER_GRACE = 0.5
 _KILL_ROUND = 0.2
@@ -82,11 +82,11 @@ class StopLadder:
         if drain:
             self._drain(leader, began + self._settings.drain_timeout)
         term = self._settings.term_timeout
-        if cause is Cause.STALLED:
-            self._term_leader(leader, min(term, _STALLED_TERM))
-        else:
+        if cause is Cause.OPERATOR:
             self._term_leader(leader, term)
             self._term_set(min(_SET_TERM, term / 2))
+        else:
+            self._term_leader(leader, min(term, _FAILED_TERM))
 
     def _drain(self, leader: int, deadline: Seconds) -> None:
         while self._running_requests() != 0 and not identity.gone(leader):
