@@ -5,8 +5,9 @@ A probe looks and an action acts. Neither judges: thresholds belong to rules, re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 from watchdog.core.model import (
@@ -122,6 +123,16 @@ class EngineTarget(Protocol):
         """Where its HTTP API is."""
         ...
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command that starts it."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment that its next start gets, without the generation's own variables."""
+        ...
+
     def look(self) -> EngineLook:
         """The core's last published view of this engine."""
         ...
@@ -132,6 +143,39 @@ class EngineTarget(Protocol):
 
     def log_bytes(self) -> int | None:
         """Bytes the current generation has written to its log; None when unknown."""
+        ...
+
+
+class Owner(StrEnum):
+    """Whose a process is. ``UNKNOWN`` is one that cannot be seen from here: no claim of any kind."""
+
+    ENGINE = "engine"
+    ORPHAN = "orphan"
+    FOREIGN = "foreign"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Whose a process is, and what it is called: ``comm``, "" when it cannot be seen.
+
+    ``engine`` names the engine of an engine's own process and of an orphan of an earlier start.
+    """
+
+    owner: Owner
+    engine: str = ""
+    comm: str = ""
+
+
+class Box(Protocol):
+    """The machine with its engines, for probes of GPUs and the host. Safe from any thread."""
+
+    def engines(self) -> tuple[EngineTarget, ...]:
+        """Every configured engine, running or not."""
+        ...
+
+    def owner(self, pid: int) -> Owned:
+        """Whose the process is now. Never raises."""
         ...
 
 
@@ -152,7 +196,8 @@ class ProbeSpec:
     """What a probe module exports as ``PROBE``.
 
     ``settings`` is a msgspec Struct type whose fields have defaults. ``build(settings, target)``
-    makes the probe: ``target`` is an ``EngineTarget`` when ``subject_kind`` is ENGINE, else None.
+    makes the probe: ``target`` is an ``EngineTarget`` when ``subject_kind`` is ENGINE, else a
+    ``Box``. Any probe may also sample other subjects: the host, or an engine.
     ``period`` and ``timeout`` are default durations in seconds.
     """
 
@@ -223,12 +268,15 @@ __all__ = [
     "Action",
     "ActionError",
     "ActionSpec",
+    "Box",
     "Endpoint",
     "EngineControl",
     "EngineLook",
     "EngineTarget",
     "Order",
     "Outcome",
+    "Owned",
+    "Owner",
     "Probe",
     "ProbeError",
     "ProbeSpec",

@@ -111,16 +111,30 @@ def test_term_waits_for_the_client(engine: Simulated) -> None:
 
 
 def test_term_drains_when_told() -> None:
-    """FACT: with --shutdown-timeout running requests finish and new ones get 500."""
-    with simulated("--shutdown-timeout", "30", "--tokens-per-second", "20") as engine:
+    """FACT: with --shutdown-timeout a running request finishes before the engine ends."""
+    with simulated("--shutdown-timeout", "600", "--fault", "spin") as engine:
         engine.ready()
-        with engine.open_completion(tokens=20) as client:
+        with engine.open_completion(tokens=1) as client:
             until(lambda: engine.metric("num_requests_running") == 1)
             engine.process.terminate()
-            until(lambda: engine.complete() == 500)
-            assert engine.status("/health") == 200
+            until(lambda: "SIGTERM received" in engine.log())
+            engine.clear("spin")
             until(lambda: ended(client))
             assert b"200 OK" in client.recv(100)
+        assert engine.wait() == 0
+
+
+def test_a_draining_engine_takes_nothing_new() -> None:
+    """FACT: while it drains new requests get 500 and /health 200; it ends with the last request."""
+    with simulated("--shutdown-timeout", "600", "--fault", "spin") as engine:
+        engine.ready()
+        with engine.open_completion(tokens=1):
+            until(lambda: engine.metric("num_requests_running") == 1)
+            engine.process.terminate()
+            until(lambda: "SIGTERM received" in engine.log())
+            assert engine.complete() == 500
+            assert engine.status("/health") == 200
+            assert engine.process.poll() is None
         assert engine.wait() == 0
 
 
