@@ -42,7 +42,8 @@ class SampleSpec:
     """One declared sample: rules are checked against it and its metric is generated from it.
 
     ``type`` is bool, int, float or str (str samples are for rules and status, never exported).
-    ``metric`` overrides the generated name ``vllm_watchdog_<probe>_<name>``.
+    ``metric`` overrides the generated name ``vllm_watchdog_<probe>_<name>``. ``exported`` False
+    keeps it out of the metrics: too many series, or only for rules and evidence.
     """
 
     name: str
@@ -52,6 +53,7 @@ class SampleSpec:
     counter: bool = False
     labels: tuple[str, ...] = ()
     metric: str = ""
+    exported: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,13 +112,11 @@ def test_term_waits_for_the_client(engine: Simulated) -> None:
 
 def test_term_drains_when_told() -> None:
     """FACT: with --shutdown-timeout a running request finishes before the engine ends."""
-    with simulated("--shutdown-timeout", "600", "--fault", "spin") as engine:
+    with simulated("--shutdown-timeout", "600", "--tokens-per-second", "20") as engine:
         engine.ready()
-        with engine.open_completion(tokens=1) as client:
-            until(lambda: engine.metric("num_requests_running") == 1)
+        with engine.open_completion(tokens=60) as client:
+            until(lambda: engine.metric("prompt_tokens_total"))
             engine.process.terminate()
-            until(lambda: "SIGTERM received" in engine.log())
-            engine.clear("spin")
             until(lambda: ended(client))
             assert b"200 OK" in client.recv(100)
         assert engine.wait() == 0
@@ -126,9 +124,9 @@ def test_term_drains_when_told() -> None:
 
 def test_a_draining_engine_takes_nothing_new() -> None:
     """FACT: while it drains new requests get 500 and /health 200; it ends with the last request."""
-    with simulated("--shutdown-timeout", "600", "--fault", "spin") as engine:
+    with simulated("--shutdown-timeout", "600", "--tokens-per-second", "20") as engine:
         engine.ready()
-        with engine.open_completion(tokens=1):
+        with engine.open_completion(tokens=100_000):
             until(lambda: engine.metric("num_requests_running") == 1)
             engine.process.terminate()
             until(lambda: "SIGTERM received" in engine.log())
