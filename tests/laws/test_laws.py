@@ -25,6 +25,7 @@ from tests.laws.world import (
     records,
 )
 from tests.support.core import Story, http, metrics, process, reading, serving
+from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import firing, step
 from watchdog.core.lifecycle import TRANSITIONS
 from watchdog.core.model import (
@@ -38,7 +39,6 @@ from watchdog.core.model import (
     Verb,
     Verdict,
 )
-from watchdog.core.rules import DEFAULT_RULES
 from watchdog.core.state import EngineState, State, Step
 
 lawful = settings(

@@ -13,6 +13,7 @@ from enum import StrEnum
 from hypothesis import strategies as st
 
 from tests.support.core import Of, http, metrics, process, reading
+from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import step
 from watchdog.core.model import (
     ActionFinished,
@@ -32,7 +33,6 @@ from watchdog.core.model import (
     Verb,
     engine_subject,
 )
-from watchdog.core.rules import DEFAULT_RULES
 from watchdog.core.state import EngineSettings, EngineState, PolicySettings, State, Step
 
 SETTINGS = PolicySettings()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
+from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import step
 from watchdog.core.model import (
     ActionFinished,
@@ -28,7 +29,7 @@ from watchdog.core.model import (
     Verb,
     engine_subject,
 )
-from watchdog.core.rules import DEFAULT_RULES, Rule
+from watchdog.core.rules import Rule
 from watchdog.core.state import EngineSettings, EngineState, PolicySettings, State, Step, Vitals
 
 NAME = "main"

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.core import Of, Story, http, metrics, process, serving
+from watchdog.core.conditions import All, OneOf, View
+from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.model import Finding, HoldReason, Severity, SubjectKind, Value, engine_subject
-from watchdog.core.rules import DEFAULT_RULES, All, OneOf, Rule, View, next_look, rewound, watch
+from watchdog.core.rules import Rule, next_look, rewound, watch
 from watchdog.core.state import Watch
 
-SICK, WELL, UNKNOWN = {"verdict": "dead"}, {"verdict": "ready"}, {"verdict": "starting"}
+SICK, WELL, UNKNOWN = {"health": "dead"}, {"health": "ready"}, {"health": "starting"}
 SUBJECT = engine_subject("main")
 RULE = replace(
     next(rule for rule in DEFAULT_RULES if rule.name == "engine-dead"),
-    when=OneOf("verdict", ("dead", "given_up"), ("starting", "stopping", "unkillable")),
+    when=OneOf("health", ("dead", "given_up"), ("starting", "stopping", "unkillable")),
+    evidence=("health",),
     hold_for=10.0,
     clear_for=5.0,
 )
@@ -59,15 +62,21 @@ def test_a_rule_fires_when_its_condition_has_held_long_enough() -> None:
     assert watched((0.0, SICK), (9.9, SICK)).firing is None
     firing = watched((0.0, SICK), (10.0, SICK)).firing
     assert firing is not None
-    assert (firing.since, firing.evidence) == (10.0, (("verdict", "dead"),))
+    assert (firing.since, firing.evidence) == (10.0, (("health", "dead"),))
 
 
-def test_unknown_neither_fires_nor_clears_nor_forgets() -> None:
-    """Unknown changes nothing in either direction."""
-    pending = watched((0.0, SICK))
-    assert watched((0.0, SICK), (50.0, UNKNOWN), (60.0, {})) == pending
+def test_unknown_neither_fires_nor_clears() -> None:
+    """A finding stays through the unknown, and so does health."""
     firing = watched((0.0, SICK), (10.0, SICK))
     assert watched((0.0, SICK), (10.0, SICK), (99.0, UNKNOWN)) == firing
+    assert watched((0.0, WELL), (50.0, UNKNOWN), (60.0, {})) == Watch()
+
+
+def test_what_nobody_saw_does_not_count() -> None:
+    """Trouble and health that were out of sight in between must last anew."""
+    assert watched((0.0, SICK), (5.0, UNKNOWN), (10.0, SICK), (19.0, SICK)).firing is None
+    fired = ((0.0, SICK), (10.0, SICK))
+    assert watched(*fired, (11.0, WELL), (14.0, UNKNOWN), (16.0, WELL)).firing is not None
 
 
 def test_a_moment_of_health_starts_the_time_anew() -> None:
@@ -105,14 +114,14 @@ def test_a_rewind_forgets_what_was_held() -> None:
 @pytest.mark.parametrize(
     ("view", "fires"),
     [
-        ({"verdict": "dead", "process": "backoff", "wanted": True}, {"engine-dead"}),
-        ({"verdict": "given_up", "process": "given_up", "wanted": True}, {"engine-dead"}),
-        ({"verdict": "stalled", "process": "running", "wanted": True}, {"engine-stalled"}),
-        ({"verdict": "stopped", "process": "stopped", "wanted": True}, {"engine-down"}),
-        ({"verdict": "stopped", "process": "stopped", "wanted": False}, set()),
-        ({"verdict": "busy", "process": "running", "wanted": True}, set()),
-        ({"verdict": "degraded", "process": "running", "wanted": True}, set()),
-        ({"verdict": "starting", "process": "starting", "wanted": True}, set()),
+        ({"health": "dead", "process": "backoff", "wanted": True}, {"engine-dead"}),
+        ({"health": "given_up", "process": "given_up", "wanted": True}, {"engine-dead"}),
+        ({"health": "stalled", "process": "running", "wanted": True}, {"engine-stalled"}),
+        ({"health": "stopped", "process": "stopped", "wanted": True}, {"engine-down"}),
+        ({"health": "stopped", "process": "stopped", "wanted": False}, set()),
+        ({"health": "busy", "process": "running", "wanted": True}, set()),
+        ({"health": "degraded", "process": "running", "wanted": True}, set()),
+        ({"health": "starting", "process": "starting", "wanted": True}, set()),
     ],
 )
 def test_what_the_default_rules_fire_on(view: dict[str, Value], fires: set[str]) -> None:
@@ -121,11 +130,23 @@ def test_what_the_default_rules_fire_on(view: dict[str, Value], fires: set[str])
     assert found == fires
 
 
-def test_the_default_rules_are_about_engines_and_have_runbooks() -> None:
-    """Each of them is about an engine and has the page that says what a person can do."""
-    assert all(r.subject is SubjectKind.ENGINE and r.runbook for r in DEFAULT_RULES)
+def test_every_default_rule_has_its_page() -> None:
+    """Each has a name of its own, and a runbook that says what a person can do."""
+    names = [rule.name for rule in DEFAULT_RULES]
+    assert len(set(names)) == len(names)
     runbooks = Path(__file__).parents[2] / "docs" / "runbooks"
-    assert all((runbooks / f"{r.runbook}.md").is_file() for r in DEFAULT_RULES)
+    assert all((runbooks / f"{rule.runbook}.md").is_file() for rule in DEFAULT_RULES)
+
+
+def test_only_findings_about_engines_act() -> None:
+    """No finding about a GPU or the host restarts an engine; some hold restarts."""
+    box = [rule for rule in DEFAULT_RULES if rule.subject is not SubjectKind.ENGINE]
+    assert not [rule.name for rule in box if rule.actions]
+    assert {rule.name for rule in DEFAULT_RULES if rule.holds is not None} == {
+        *("gpu-lost", "gpu-reset-needed", "gpu-xid-reset"),
+        *("driver-unresponsive", "driver-mismatch", "gpu-access-lost"),
+    }
+    assert {rule.name for rule in box if rule.fault} <= {r.name for r in box if r.holds is not None}
 
 
 def test_a_finding_that_is_clearing_does_not_act() -> None:

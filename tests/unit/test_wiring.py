@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog.config import Config, EngineConfig, RuleOverride, StopSettings
-from watchdog.core.rules import DEFAULT_RULES
+from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.daemon.wiring import RuleError, build_rules, outer_limit
 
 ACTIONS = ("restart_engine", "start_engine", "stop_engine")

@@ -6,11 +6,13 @@ verdicts fused, rules watched, incidents kept, decisions made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from watchdog.core import incidents, policy, rules, verdict
+from watchdog.core import cards, incidents, lessons, policy, rules, verdict, views
 from watchdog.core.commands import commanded, execute
+from watchdog.core.conditions import View
 from watchdog.core.facts import took
 from watchdog.core.lifecycle import move, set_out
 from watchdog.core.model import (
@@ -22,19 +24,23 @@ from watchdog.core.model import (
     HoldReason,
     Mode,
     ProcessState,
+    Reading,
+    ReadingTaken,
     Record,
     Seconds,
     Subject,
     SubjectKind,
+    Tick,
     Value,
     Verdict,
 )
-from watchdog.core.rules import Rule, View
-from watchdog.core.state import EngineState, PolicySettings, State, Step, Watch
+from watchdog.core.rules import Rule
+from watchdog.core.state import EngineState, Parts, PolicySettings, State, Step, Watch
 
 _FAILED = frozenset({Verdict.DEAD, Verdict.STALLED})
-_FINAL = frozenset({HoldReason.BUDGET, HoldReason.BLOCKED, HoldReason.BREAKER_OPEN})
+_FINAL = frozenset({HoldReason.BUDGET, HoldReason.BREAKER_OPEN})
 """Holds that only a person ends."""
+_OUTRANKED = frozenset({HoldReason.INHIBITED, HoldReason.BLOCKED})
 _AT_REST = frozenset({ProcessState.BACKOFF, ProcessState.STOPPED})
 _LOUD = {"info": "info", "warning": "warning", "critical": "error"}
 
@@ -58,8 +64,9 @@ def step(state: State, event: Event, rule_set: Sequence[Rule], settings: PolicyS
     if isinstance(event, Commanded):
         _add(work, commanded(work.state, event))
     _carry_out_pending(work)
+    _watch_box(work, event, tuple(rule_set))
     _fuse(work, settings)
-    _watch(work, rule_set)
+    _watch_engines(work, rule_set)
     _keep_incidents(work)
     _decide(work, settings)
     return Step(
@@ -103,12 +110,14 @@ def _fused(work: _Work, engine: EngineState, settings: PolicySettings) -> Engine
     if engine.process is ProcessState.STARTING and verdict.is_first_ready(engine.vitals):
         engine = _first_ready(work, engine)
     judged = verdict.judge(engine, at)
+    engine = replace(engine, health=judged.verdict)
     live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
     if live and judged.verdict in _FAILED and engine.failed_at is None:
         engine = policy.failed(engine, at, judged.cause, "; ".join(judged.reasons), settings)
         engine = replace(engine, began_at=judged.began_at or at)
     elif live and judged.verdict not in _FAILED and engine.failed_at is not None:
         engine = replace(engine, failed_at=None, began_at=None, retry_at=None)
+    judged = verdict.with_gpus(judged, cards.faults(work.state, engine))
     return replace(engine, verdict=judged.verdict, reasons=judged.reasons)
 
 
@@ -127,13 +136,14 @@ def _first_ready(work: _Work, engine: EngineState) -> EngineState:
     return engine
 
 
-def view_of(engine: EngineState) -> View:
-    """All that rules can ask about an engine.
+def view_of(engine: EngineState, parts: Parts = MappingProxyType({})) -> View:
+    """All that rules can ask about an engine: its state, and what probes of the box found.
 
     What is wanted is not known while an action runs: a finding lives until its outcome is in.
     """
     values: dict[str, Value] = {
         "process": engine.process.value,
+        "health": engine.health.value,
         "verdict": engine.verdict.value,
         "cause": engine.cause.value,
         "reason": "; ".join(engine.reasons) or engine.explanation,
@@ -141,27 +151,48 @@ def view_of(engine: EngineState) -> View:
     }
     if not engine.in_flight:
         values["wanted"] = engine.history.wanted
+    for part in parts.values():
+        values.update(part)
     return values
 
 
-def _watch(work: _Work, rule_set: Sequence[Rule]) -> None:
-    watches = dict(work.state.watches)
+def _watch_box(work: _Work, event: Event, rule_set: tuple[Rule, ...]) -> None:
+    """Rules about GPUs and the host: when something new is known of them, or time has passed."""
+    match event:
+        case ReadingTaken(reading=Reading(subject=None) as reading):
+            needed = views.wanted(rule_set)
+            work.state, subjects = views.absorb(work.state, reading, needed)
+            work.state, records = lessons.taught(work.state, reading)
+            work.records.extend(records)
+        case Tick():
+            subjects = frozenset(work.state.views)
+        case _:
+            return
+    found = {subject: views.of(work.state, subject) for subject in subjects}
     for rule in rule_set:
-        if rule.mode is Mode.OFF:
-            continue
-        for subject, view in _views(work.state, rule.subject):
-            before = watches.get((rule.name, subject), Watch())
-            after = rules.watch(rule, subject, view, before, work.at)
-            if after != before:
-                watches[rule.name, subject] = after
-                _note_change(work, before, after)
-    work.state = replace(work.state, watches=watches)
+        if rule.subject is not SubjectKind.ENGINE and rule.mode is not Mode.OFF:
+            _watch(work, rule, [s for s in found.items() if s[0].kind is rule.subject])
 
 
-def _views(state: State, kind: SubjectKind) -> list[tuple[Subject, View]]:
-    if kind is not SubjectKind.ENGINE:
-        return []
-    return [(engine.subject, view_of(engine)) for engine in state.engines.values()]
+def _watch_engines(work: _Work, rule_set: Sequence[Rule]) -> None:
+    state = work.state
+    found: list[tuple[Subject, View]] = [
+        (engine.subject, view_of(engine, state.views.get(engine.subject, {})))
+        for engine in state.engines.values()
+    ]
+    for rule in rule_set:
+        if rule.subject is SubjectKind.ENGINE and rule.mode is not Mode.OFF:
+            _watch(work, rule, found)
+
+
+def _watch(work: _Work, rule: Rule, found: Iterable[tuple[Subject, View]]) -> None:
+    for subject, view in found:
+        key = (rule.name, subject)
+        before = work.state.watches.get(key, Watch())
+        after = rules.watch(rule, subject, view, before, work.at)
+        if after != before:
+            work.state = replace(work.state, watches={**work.state.watches, key: after})
+            _note_change(work, before, after)
 
 
 def _note_change(work: _Work, before: Watch, after: Watch) -> None:
@@ -180,7 +211,7 @@ def _finding_keys(work: _Work, finding: Finding) -> tuple[tuple[str, object], ..
         ("rule", finding.rule),
         ("severity", finding.severity.value),
         ("subject", str(finding.subject)),
-        ("engine", finding.subject.name),
+        ("engine", ",".join(cards.concerned(work.state, finding.subject))),
         ("summary", finding.summary),
         ("incident", incident.id if incident is not None else ""),
         *finding.evidence,
@@ -233,14 +264,22 @@ def _decide_one(
         work.records.append(Record("breaker.opened", "error", keys))
     elif hold is None:
         engine = _acting(engine, finding, work.at, settings)
-    if hold in _FINAL and engine.process in _AT_REST:
+    if _is_final(hold, engine) and engine.process in _AT_REST:
         engine = move(engine, ProcessState.GIVEN_UP, work.at)
-    engine = replace(engine, verdict=verdict.judge(engine, work.at).verdict)
+    judged = verdict.judge(engine, work.at)
+    engine = replace(engine, health=judged.verdict)
+    judged = verdict.with_gpus(judged, cards.faults(work.state, engine))
+    engine = replace(engine, verdict=judged.verdict)
     work.state = work.state.with_engine(engine)
     if hold is None or hold is not before.held:
         _note(work, _decision(work, finding, engine, hold))
     watches = {**work.state.watches, key: replace(before, held=hold)}
     work.state = replace(work.state, watches=watches)
+
+
+def _is_final(hold: HoldReason | None, engine: EngineState) -> bool:
+    """A start that the box blocks can be made later; one that no retry cures cannot."""
+    return hold in _FINAL or (hold is HoldReason.BLOCKED and engine.history.given_up is not None)
 
 
 def _acting(
@@ -264,9 +303,14 @@ def _decision(
         action=finding.actions[0],
         cause=Cause.OPERATOR if first else engine.cause,
         hold=hold,
-        detail="; ".join(engine.reasons) or engine.explanation,
+        detail=_detail(work, engine, hold),
         incident=incident.id if incident is not None else "",
     )
+
+
+def _detail(work: _Work, engine: EngineState, hold: HoldReason | None) -> str:
+    outranked = cards.hold(work.state, engine) if hold in _OUTRANKED else None
+    return outranked[1] if outranked else "; ".join(engine.reasons) or engine.explanation
 
 
 def _note(work: _Work, decision: Decision) -> None:
@@ -292,7 +336,8 @@ def _wake_at(state: State, rule_set: Sequence[Rule], at: Seconds) -> Seconds | N
     for engine in state.engines.values():
         moments.append(engine.retry_at)
         moments.append(verdict.next_look(engine, at))
-    for rule in rule_set:
-        for subject, _ in _views(state, rule.subject):
-            moments.append(rules.next_look(rule, state.watches.get((rule.name, subject), Watch())))
+    by_name = {rule.name: rule for rule in rule_set}
+    for (name, _), seen in state.watches.items():
+        if name in by_name:
+            moments.append(rules.next_look(by_name[name], seen))
     return min((m for m in moments if m is not None and m > at), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from watchdog.core import vitals
+from watchdog.core import lessons, vitals
 from watchdog.core.lifecycle import move
 from watchdog.core.model import (
     ActionFinished,
@@ -101,6 +101,8 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
     if engine is None or event.generation != engine.generation:
         return state, ()
     asked = engine.process is ProcessState.STOPPING
+    if not asked:
+        event = _explained(engine, event)
     cause = Cause.OPERATOR if asked and engine.in_flight == "stop_engine" else event.cause
     keys: tuple[tuple[str, object], ...] = (
         ("engine", engine.name),
@@ -118,9 +120,15 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
     return state.with_engine(engine), (record,)
 
 
+def _explained(engine: EngineState, event: EngineExited) -> EngineExited:
+    cause, explanation = lessons.cause_of_exit(engine, event.at, event.cause, event.explanation)
+    return replace(event, cause=cause, explanation=explanation)
+
+
 def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) -> EngineState:
     """An exit that nobody asked for is a failure, whatever its code."""
     engine = failed(engine, event.at, event.cause, event.explanation, settings)
+    engine = replace(engine, exited_at=event.at)
     reasons = (event.explanation or event.cause.value,)
     if not engine.history.wanted:  # its orphans may live: stopped is only what was proven so
         engine = replace(engine, pending=Verb.STOP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from watchdog.core import cards
 from watchdog.core.model import (
     SERVING,
     Cause,
@@ -49,7 +50,7 @@ def opened(state: State, finding: Finding, at: Seconds) -> tuple[State, tuple[Re
     kept = tuple(i for i in state.incidents[:-_KEPT] if i.resolved_at is None)
     kept = (*kept, *state.incidents[-_KEPT:], incident)
     state = replace(state, incidents=kept, incident_serial=state.incident_serial + 1)
-    return state, (Record("incident.opened", "error", _keys(incident)),)
+    return state, (Record("incident.opened", "error", _keys(state, incident)),)
 
 
 def acted(state: State, decision: Decision) -> State:
@@ -60,6 +61,14 @@ def acted(state: State, decision: Decision) -> State:
     decided = incident.decided_at if incident.decided_at is not None else decision.at
     actions = (*incident.actions, decision.action)
     return _swap(state, replace(incident, decided_at=decided, actions=actions))
+
+
+def explained(state: State, subject: Subject, cause: Cause, explanation: str) -> State:
+    """``state`` with a cause that was found later; the open incident, if any, gets it."""
+    incident = open_on(state, subject)
+    if incident is None:
+        return state
+    return _swap(state, replace(incident, cause=cause, explanation=explanation))
 
 
 def resolved(state: State, subject: Subject, at: Seconds) -> tuple[State, tuple[Record, ...]]:
@@ -76,7 +85,7 @@ def resolved(state: State, subject: Subject, at: Seconds) -> tuple[State, tuple[
         ("recovered_after_s", _span(incident.decided_at or incident.opened_at, at)),
         ("actions", list(incident.actions)),
     )
-    record = Record("incident.resolved", "info", _keys(incident) + times)
+    record = Record("incident.resolved", "info", _keys(state, incident) + times)
     return _swap(state, incident), (record,)
 
 
@@ -89,13 +98,13 @@ def _outcome(incident: Incident, engine: EngineState | None) -> str:
     return "cleared" if engine.history.wanted else "operator"
 
 
-def _keys(incident: Incident) -> tuple[tuple[str, object], ...]:
+def _keys(state: State, incident: Incident) -> tuple[tuple[str, object], ...]:
     return (
         ("incident", incident.id),
         ("rule", incident.rule),
         ("severity", incident.severity.value),
         ("subject", str(incident.subject)),
-        ("engine", incident.subject.name),
+        ("engine", ",".join(cards.concerned(state, incident.subject))),
         ("cause", incident.cause.value),
         ("explanation", incident.explanation),
     )

@@ -172,7 +172,10 @@ class HoldReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule's statement that a subject is in trouble, with the values that prove it."""
+    """A rule's statement that a subject is in trouble, with the values that prove it.
+
+    ``holds`` and ``fault`` are the rule's: what it means for the engines concerned.
+    """
 
     rule: str
     subject: Subject
@@ -183,6 +186,8 @@ class Finding:
     evidence: tuple[tuple[str, Value], ...] = ()
     runbook: str = ""
     mode: Mode = Mode.ACT
+    holds: HoldReason | None = None
+    fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from watchdog.core import cards
 from watchdog.core.model import Cause, Finding, HoldReason, Mode, ProcessState, Seconds
 from watchdog.core.state import (
     Budget,
@@ -39,6 +40,9 @@ def restraint(
         return HoldReason.OBSERVE
     if state.pause is not None:
         return HoldReason.PAUSED
+    outranked = cards.hold(state, engine)
+    if outranked is not None:
+        return outranked[0]
     return _spent(engine.history, at, policy) or _waiting(engine, at)
 
 

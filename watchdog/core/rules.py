@@ -1,15 +1,15 @@
 """Rules: judgement over time. A rule turns what is known of a subject into a finding.
 
 A condition is three-valued: True fires after ``hold_for``, False clears after ``clear_for``, and
-None (not known) changes nothing, in either direction.
+None (not known) neither fires nor resolves; what was pending must hold anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from watchdog.core.conditions import Condition, View
 from watchdog.core.model import (
     Finding,
     HoldReason,
@@ -22,46 +22,7 @@ from watchdog.core.model import (
 )
 from watchdog.core.state import Watch
 
-View = Mapping[str, Value]
 WatchKey = tuple[str, Subject]
-
-
-class Condition(Protocol):
-    """Says whether trouble is there, given all that is known of the subject."""
-
-    def __call__(self, view: View) -> bool | None:
-        """True, False, or None when a value that it needs is not known."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """True when ``sample`` has one of ``values``, unknown when it has one of ``undecided``."""
-
-    sample: str
-    values: tuple[Value, ...]
-    undecided: tuple[Value, ...] = ()
-
-    def __call__(self, view: View) -> bool | None:
-        """See ``Condition``."""
-        known = view.get(self.sample)
-        if known is None or known in self.undecided:
-            return None
-        return known in self.values
-
-
-@dataclass(frozen=True, slots=True)
-class All:
-    """Every part holds; one part that does not decides, whatever is unknown beside it."""
-
-    parts: tuple[Condition, ...]
-
-    def __call__(self, view: View) -> bool | None:
-        """See ``Condition``."""
-        answers = [part(view) for part in self.parts]
-        if False in answers:
-            return False
-        return None if None in answers else True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +30,8 @@ class Rule:
     """One rule. ``actions`` is a ladder: the next rung is for when the one before did not help.
 
     ``hold_for`` and ``clear_for`` are the configuration's ``for`` and ``clear_for``, in seconds.
+    ``holds`` names why restarts of the engines that the subject concerns are held while it fires;
+    ``fault`` says that they cannot serve from it.
     """
 
     name: str
@@ -82,64 +45,27 @@ class Rule:
     mode: Mode = Mode.ACT
     runbook: str = ""
     evidence: tuple[str, ...] = ()
-
-
-_IN_TRANSITION = ("starting", "stopping", "unkillable")
-"""Neither sick nor healed: a finding that led to a restart lives until the engine serves again."""
-
-_WANTED = OneOf("wanted", (True,))
-
-DEFAULT_RULES = (
-    Rule(
-        name="engine-down",
-        subject=SubjectKind.ENGINE,
-        when=All((OneOf("process", ("stopped",)), _WANTED)),
-        severity=Severity.INFO,
-        summary="the engine should run and has not been started",
-        actions=("start_engine",),
-        runbook="engine-down",
-    ),
-    Rule(
-        name="engine-unkillable",
-        subject=SubjectKind.ENGINE,
-        when=OneOf("process", ("unkillable",), ("stopping", "starting")),
-        severity=Severity.CRITICAL,
-        summary="processes of the engine survive SIGKILL; nothing is started on top of them",
-        runbook="engine-unkillable",
-        evidence=("reason",),
-    ),
-    Rule(
-        name="engine-dead",
-        subject=SubjectKind.ENGINE,
-        when=All((OneOf("verdict", ("dead", "given_up"), _IN_TRANSITION), _WANTED)),
-        severity=Severity.CRITICAL,
-        summary="the engine is dead: its processes are gone, or cannot serve any more",
-        actions=("restart_engine",),
-        runbook="engine-dead",
-        evidence=("verdict", "cause", "reason"),
-    ),
-    Rule(
-        name="engine-stalled",
-        subject=SubjectKind.ENGINE,
-        when=All((OneOf("verdict", ("stalled",), _IN_TRANSITION), _WANTED)),
-        severity=Severity.CRITICAL,
-        summary="the engine lives but generates no tokens",
-        actions=("restart_engine",),
-        runbook="engine-stalled",
-        evidence=("verdict", "cause", "reason"),
-    ),
-)
+    holds: HoldReason | None = None
+    fault: bool = False
 
 
 def watch(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
     """One rule's watch on one subject after a look at ``at``."""
     match rule.when(view):
         case None:
-            return before
+            return _unknown(before)
         case True:
             return _troubled(rule, subject, view, before, at)
         case False:
             return _clear(rule, before, at)
+
+
+def _unknown(before: Watch) -> Watch:
+    """A finding stays as it is; a duration that nobody saw begins anew."""
+    if before.pending_since is None and before.clear_since is None:
+        return before
+    kept = before.pending_since if before.firing is not None else None
+    return replace(before, pending_since=kept, clear_since=None)
 
 
 def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
@@ -153,11 +79,18 @@ def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Secon
             summary=rule.summary,
             since=at,
             actions=rule.actions,
-            evidence=tuple((name, view[name]) for name in rule.evidence if name in view),
+            evidence=_evidence(rule, view),
             runbook=rule.runbook,
             mode=rule.mode,
+            holds=rule.holds,
+            fault=rule.fault,
         )
     return replace(before, pending_since=since, firing=firing, clear_since=None)
+
+
+def _evidence(rule: Rule, view: View) -> tuple[tuple[str, Value], ...]:
+    known = ((name, view.get(name)) for name in rule.evidence)
+    return tuple((name, value) for name, value in known if value is not None)
 
 
 def _clear(rule: Rule, before: Watch, at: Seconds) -> Watch:

@@ -22,10 +22,15 @@ from watchdog.core.model import (
     Record,
     Seconds,
     Subject,
+    Value,
     Verb,
     Verdict,
     engine_subject,
 )
+from watchdog.core.series import Series
+
+Parts = Mapping[str, Mapping[str, Value]]
+"""What is known of a subject: the probe, the name of the sample, its last value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +60,24 @@ class FusionSettings:
     """A token seen proves health this long; longer than any period of the engine probes."""
     stale_after: Seconds = 15.0
     """Readings older than this say nothing about now."""
+    gpu_busy_percent: float = 50.0
+    """A GPU used less than this is no evidence of work."""
+    gpu_busy_power: float = 0.5
+    """A GPU that touches no memory works only above this share of its power limit: a kernel that
+    merely spins shows 100 % utilisation, no memory use, and 17 to 43 % of the power."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the core needs to know of one configured engine."""
+    """What the core needs to know of one configured engine.
+
+    ``gpus`` are indices and UUIDs as ``CUDA_VISIBLE_DEVICES`` takes them; None: all visible.
+    """
 
     name: str
     start_timeout: Seconds = 1800.0
     start_deadline: Seconds | None = None
+    gpus: tuple[str, ...] | None = None
     fusion: FusionSettings = field(default_factory=FusionSettings)
 
 
@@ -159,6 +173,9 @@ class EngineState:
     ``cause``, ``explanation`` and ``failed_at`` describe the failure that is being dealt with;
     ``retry_at`` is when backoff lets the next start happen. ``in_flight`` names the running
     action, "" when there is none; ``pending`` is the operator's command that waits for its end.
+    ``health`` is the verdict on the engine alone, ``verdict`` the one that counts its GPUs too.
+    ``cards`` are the GPUs on which its generation ``cards_of`` was seen. ``xids`` counts the Xid
+    errors that are its own; ``xid`` describes the last of them.
     """
 
     settings: EngineSettings
@@ -172,6 +189,7 @@ class EngineState:
     start_cause: Cause = Cause.OPERATOR
     vitals: Vitals = field(default_factory=Vitals)
     verdict: Verdict = Verdict.STOPPED
+    health: Verdict = Verdict.STOPPED
     reasons: tuple[str, ...] = ()
     cause: Cause = Cause.UNKNOWN
     explanation: str = ""
@@ -181,6 +199,13 @@ class EngineState:
     history: RestartHistory = field(default_factory=RestartHistory)
     in_flight: str = ""
     pending: Verb | None = None
+    cards: frozenset[Subject] = frozenset()
+    cards_of: str = ""
+    xids: int = 0
+    xid: str = ""
+    xid_cause: Cause = Cause.XID
+    xid_at: Seconds | None = None
+    exited_at: Seconds | None = None
 
     @property
     def name(self) -> str:
@@ -205,11 +230,18 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything the core knows. ``readings`` holds the last reading of each (probe, subject)."""
+    """Everything the core knows. ``readings`` holds the last reading of each (probe, subject).
+
+    ``views`` and ``series`` are what rules about the box see; ``cards`` has the index of every
+    GPU ever seen.
+    """
 
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     readings: Mapping[tuple[str, str], Reading] = field(default_factory=dict)
     watches: Mapping[tuple[str, Subject], Watch] = field(default_factory=dict)
+    views: Mapping[Subject, Parts] = field(default_factory=dict)
+    series: Mapping[tuple[Subject, str], Series] = field(default_factory=dict)
+    cards: Mapping[Subject, str] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     incident_serial: int = 0
     mode: Mode = Mode.ACT

@@ -44,6 +44,18 @@ def judge(engine: EngineState, at: Seconds) -> Judgement:
     return _running(engine.vitals, at, engine.settings.fusion)
 
 
+_IN_NEED_OF_A_GPU = frozenset(
+    {Verdict.READY, Verdict.BUSY, Verdict.DEGRADED, Verdict.STALLED, Verdict.DEAD}
+)
+
+
+def with_gpus(judged: Judgement, faults: tuple[str, ...]) -> Judgement:
+    """The verdict that counts the engine's GPUs too: a faulty one outranks what comes of it."""
+    if not faults or judged.verdict not in _IN_NEED_OF_A_GPU:
+        return judged
+    return Judgement(Verdict.GPU_FAULT, (*faults, *judged.reasons), judged.cause, judged.began_at)
+
+
 def is_first_ready(vitals: Vitals) -> bool:
     """Whether a starting engine has shown what it can: a token, or the named lack of one.
 

@@ -12,7 +12,8 @@ from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig, RuleOverride
 from watchdog.contracts import ActionSpec, ProbeSpec
 from watchdog.core.model import Event, SubjectKind, engine_subject
-from watchdog.core.rules import DEFAULT_RULES, Rule
+from watchdog.core.defaults import DEFAULT_RULES
+from watchdog.core.rules import Rule
 from watchdog.core.state import State
 from watchdog.daemon.engines import Target, requests_in
 from watchdog.executor import Actor

@@ -1,0 +1,133 @@
+"""What is known of GPUs, the host and engines from probes of the box, ready for rules.
+
+A view is rebuilt from one reading at a time: what a probe did not bring again is not known any
+more. Names are ``probe.sample``, with ``.label`` behind it for labels of the sample's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from watchdog.core import cards
+from watchdog.core.conditions import Window, windows
+from watchdog.core.model import Reading, Sampled, Seconds, Subject, SubjectKind, Value
+from watchdog.core.rules import Rule
+from watchdog.core.series import Series
+from watchdog.core.state import Parts, State
+
+_IDENTITY = {
+    SubjectKind.GPU: frozenset({"gpu", "uuid"}),
+    SubjectKind.ENGINE: frozenset({"engine"}),
+}
+"""Labels that name the subject, and so are not part of a sample's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxView:
+    """A view over the parts that several probes gave."""
+
+    parts: Parts
+
+    def get(self, name: str, /) -> Value | None:
+        """The value, or None when it is not known."""
+        part = self.parts.get(name.partition(".")[0])
+        return None if part is None else part.get(name)
+
+
+def of(state: State, subject: Subject) -> BoxView:
+    """All that is known of a GPU or the host; of a GPU also what its engines want of it."""
+    parts = state.views.get(subject, {})
+    if subject.kind is SubjectKind.GPU:
+        parts = {**parts, "engine": _engines(state, subject)}
+    return BoxView(parts)
+
+
+def _engines(state: State, card: Subject) -> Mapping[str, Value]:
+    users = tuple(cards.on_card(state, card))
+    waiting = [user.vitals.waiting for user in users if user.vitals.waiting is not None]
+    values: dict[str, Value] = {"engine.ours": bool(users)}
+    if waiting:
+        values["engine.waiting"] = sum(waiting)
+    return values
+
+
+@lru_cache(maxsize=8)
+def wanted(rule_set: tuple[Rule, ...]) -> Mapping[str, tuple[Window, ...]]:
+    """The windows that the rules look through, by sample."""
+    found: dict[str, tuple[Window, ...]] = {}
+    for rule in rule_set:
+        for window in windows(rule.when):
+            if window not in found.get(window.sample, ()):
+                found[window.sample] = (*found.get(window.sample, ()), window)
+    return found
+
+
+def absorb(
+    state: State, reading: Reading, needed: Mapping[str, tuple[Window, ...]]
+) -> tuple[State, frozenset[Subject]]:
+    """``state`` with a reading of the box, and the subjects of which something new is known."""
+    probe = reading.probe
+    fresh: dict[Subject, dict[str, Value]] = {}
+    for sample in reading.samples:
+        fresh.setdefault(sample.subject, {})[name_of(probe, sample)] = sample.value
+    series = {**state.series, **_grown(state, fresh, needed, reading.at)}
+    touched = fresh.keys() | {subject for subject, parts in state.views.items() if probe in parts}
+    views = dict(state.views)
+    for subject in touched:
+        part = fresh.get(subject, {})
+        part |= _figures(series, subject, part, needed)
+        views[subject] = {**views.get(subject, {}), probe: part}
+    known = _cards(state.cards, reading.samples)
+    return replace(state, views=views, series=series, cards=known), frozenset(touched)
+
+
+def _grown(
+    state: State,
+    fresh: Mapping[Subject, Mapping[str, Value]],
+    needed: Mapping[str, tuple[Window, ...]],
+    at: Seconds,
+) -> dict[tuple[Subject, str], Series]:
+    """The series that got a new point."""
+    grown = {}
+    for subject, part in fresh.items():
+        for name, value in part.items():
+            for window in needed.get(name, ()) if not isinstance(value, str) else ():
+                key = (subject, window.name)
+                series = state.series.get(key) or Series(window.seconds)
+                grown[key] = series.with_point(at, float(value))
+    return grown
+
+
+def _figures(
+    series: Mapping[tuple[Subject, str], Series],
+    subject: Subject,
+    part: Mapping[str, Value],
+    needed: Mapping[str, tuple[Window, ...]],
+) -> dict[str, Value]:
+    """What the windows show of the samples that were just read."""
+    found: dict[str, Value] = {}
+    for name in part.keys() & needed.keys():
+        for window in needed[name]:
+            kept = series.get((subject, window.name))
+            if kept is not None:
+                found[window.name] = kept.increase if window.figure == "increase" else kept.most
+                found[window.covered] = kept.covered
+    return found
+
+
+def name_of(probe: str, sample: Sampled) -> str:
+    """``gpu.throttled.hw_thermal``: the name by which rules know the sample."""
+    identity = _IDENTITY.get(sample.subject.kind, frozenset())
+    own = [value for label, value in sample.labels if label not in identity]
+    return ".".join((probe, sample.sample, *own)) if own else f"{probe}.{sample.sample}"
+
+
+def _cards(known: Mapping[Subject, str], samples: Iterable[Sampled]) -> Mapping[Subject, str]:
+    """Every card ever seen, with its index: one that is lost is still an engine's own."""
+    found: dict[Subject, str] = {}
+    for sample in samples:
+        if sample.subject.kind is SubjectKind.GPU and sample.subject not in known:
+            found[sample.subject] = dict(sample.labels).get("gpu", "")
+    return {**known, **found} if found else known
