@@ -41,9 +41,10 @@ class ActionError(Exception):
 class SampleSpec:
     """One declared sample: rules are checked against it and its metric is generated from it.
 
-    ``type`` is bool, int, float or str (str samples are for rules and status, never exported).
-    ``metric`` overrides the generated name ``vllm_watchdog_<probe>_<name>``. ``exported`` False
-    keeps it out of the metrics: too many series, or only for rules and evidence.
+    ``type`` is bool, int, float or str. A text is for rules and status, and exported only with a
+    ``metric``: then as a label of that info series. For numbers ``metric`` overrides the generated
+    name ``vllm_watchdog_<probe>_<name>``. ``exported`` False keeps a number out of the metrics:
+    too many series, or only for rules and evidence.
     """
 
     name: str
@@ -149,7 +150,7 @@ class EngineTarget(Protocol):
 
 
 class Owner(StrEnum):
-    """Whose a process is. ``UNKNOWN`` is one that cannot be seen from here: no claim of any kind."""
+    """Whose a process is. ``UNKNOWN`` cannot be seen from here: no claim of any kind."""
 
     ENGINE = "engine"
     ORPHAN = "orphan"

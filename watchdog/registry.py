@@ -72,11 +72,15 @@ def check_metrics(specs: Mapping[str, ProbeSpec]) -> None:
     """Raises ``RegistryError`` when two samples would be exported under one name."""
     owners: dict[str, str] = {}
     for spec in specs.values():
-        for sample in spec.samples:
+        for sample in filter(_exported_sample, spec.samples):
             metric = sample.metric or f"vllm_watchdog_{spec.name}_{sample.name}"
             owner = owners.setdefault(metric, spec.name)
             if owner != spec.name:
                 raise RegistryError(f"cannot load {spec.name}: {owner} has the metric {metric} too")
+
+
+def _exported_sample(sample: SampleSpec) -> bool:
+    return sample.exported and (sample.type is not str or bool(sample.metric))
 
 
 def _modules(package: str) -> list[str]:

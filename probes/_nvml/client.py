@@ -1,18 +1,12 @@
-"""Starts the worker, asks it, and walks away from it when it hangs.
+"""Asks the worker for everybody, and walks away from it when it hangs.
 
-A process that hangs in the driver (state D) is left alone, without a signal: SIGKILL in the middle
-of a call has frozen cards. It ends by itself when the driver lets go, because its pipes are closed.
-While two of them live, no third is started: every one may hold a lock in the driver.
+Two processes at most ever hang in a dead driver: one that was left behind, and the present worker.
+The latter is kept when it hangs too: its late answer is awaited and thrown away, and until it has
+come nothing more is asked. Every further process could hold one more lock in the driver.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,20 +14,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from watchdog import procfs
+from probes._nvml.process import DeadError, NoAnswerError, Worker
 from watchdog.core.model import Seconds
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 """The command line of the worker: a file, and no import from wherever the daemon was started."""
 
-_RETRY: Seconds = 60.0
+_LONG_REST: Seconds = 60.0
 """After "no driver" nothing is started for this long: it costs CPU, and drivers do not appear."""
-_MOST_HUNG = 2
+_SHORT_REST: Seconds = 5.0
+"""After any other error at the start, which may pass by itself."""
+_NO_DRIVER = frozenset({9, 12})
+"""NVML's codes for "driver not loaded" and "library not found"."""
+_ATTACH: Seconds = 20.0
+"""How long the first answer may take, in all: without persistence mode every card is initialised
+first, which takes seconds a card, and a new worker would begin again."""
 _GRACE: Seconds = 0.5
-"""How long a worker outside the driver may take to die of SIGKILL; it takes a millisecond."""
-_NO_TIME = "cannot read any GPU: there is no time left"
-_ANSWER_LIMIT = 1 << 20
-_CHUNK = 1 << 16
+_MOST_HUNG = 2
+_PREFIX = "cannot read any GPU: "
+_NO_TIME = f"{_PREFIX}there is no time left"
+_LATE = f"{_PREFIX}no answer in time"
+_SILENT = f"{_PREFIX}the driver does not respond"
 
 
 class NvmlUnavailableError(Exception):
@@ -44,172 +45,225 @@ class NvmlHungError(NvmlUnavailableError):
     """The driver did not answer in time."""
 
 
-class NvmlClient:
-    """Used by one thread; ``pids`` and ``close`` by any.
+class Conversation:
+    """One worker at a time, replaced when it must be. Safe from any thread; one request at a time.
 
-    ``env`` None hands on the environment as it is. ``retry`` is the rest after "no driver".
+    ``rest`` is the pause after "no driver", and the longest after any other error.
+    """
+
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str] | None,
+        rest: Seconds,
+        left: tuple[Worker, ...] = (),
+    ) -> None:
+        self._argv, self._env, self._rest = argv, env, rest
+        self._worker: Worker | None = None
+        self._left = left
+        self._rest_until: Seconds = 0.0
+        self._turn = threading.Lock()
+        self._closed = False
+        self.trouble = ""
+        self.unanswered_since: Seconds | None = None
+
+    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
+        """See NvmlClient."""
+        began = time.monotonic()
+        if not self._turn.acquire(timeout=max(0.0, deadline - began)):
+            self._hung(_LATE, began)
+        try:
+            if time.monotonic() < self._rest_until:
+                raise NvmlUnavailableError(self.trouble)
+            if self._closed or time.monotonic() >= deadline:
+                raise NvmlUnavailableError(_NO_TIME)
+            answer = self._answered(request, deadline, began)
+            self.trouble, self.unanswered_since = "", None
+            return answer
+        finally:
+            self._turn.release()
+
+    def _answered(self, request: str, deadline: Seconds, began: Seconds) -> dict[str, Any]:
+        worker = self._running(began)
+        try:
+            answer = worker.request(request, deadline)
+        except NoAnswerError:
+            self._late(worker, began)
+        except DeadError:
+            self._died(worker)
+        if "error" in answer:
+            long = answer.get("code") in _NO_DRIVER
+            self.unanswered_since = None
+            self._pause(str(answer["error"]), self._rest if long else min(self._rest, _SHORT_REST))
+        return answer
+
+    def _running(self, began: Seconds) -> Worker:
+        self._look_back()
+        if len(self._left) >= _MOST_HUNG:
+            self._hung(_SILENT, began)
+        if self._worker is not None and not self._worker.alive():
+            self._discard()
+        if self._worker is None:
+            try:
+                self._worker = Worker(self._argv, self._env)
+            except OSError as error:
+                self._fail(f"cannot start the NVML worker: {error.strerror}")
+        if self._closed:  # meanwhile: ``close`` may not have seen the one just started
+            self._discard()
+            raise NvmlUnavailableError(_NO_TIME)
+        return self._worker
+
+    def _look_back(self) -> None:
+        """Reap what was left behind; the driver may have let go of it, and something else not."""
+        for worker in self._left:
+            worker.kill()
+        self._left = tuple(worker for worker in self._left if worker.alive())
+
+    def _late(self, worker: Worker, began: Seconds) -> NoReturn:
+        """Keep one that still attaches or would be the second to hang, else be rid of it."""
+        self._look_back()
+        attaching = not worker.proven and time.monotonic() - worker.started_at < _ATTACH
+        words = _SILENT if self._left else _LATE
+        second = bool(self._left) and worker.in_driver()
+        if self._closed or not (attaching or second):
+            self._discard()
+        self._hung(words, began)
+
+    def _discard(self) -> None:
+        """End the worker, and remember it if it cannot be ended."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.end()
+            if worker.alive():
+                self._left = (*self._left, worker)
+
+    def _died(self, worker: Worker) -> NoReturn:
+        """Start another at the next request, unless this one never got as far as an answer."""
+        if not worker.proven:
+            self._pause("the NVML worker dies at once", min(self._rest, _SHORT_REST))
+        self._discard()
+        self._fail(f"{_PREFIX}the NVML worker died")
+
+    def _pause(self, why: str, rest: Seconds) -> NoReturn:
+        """The worker ends, and nothing is tried for a while."""
+        self._discard()
+        self._rest_until = time.monotonic() + rest
+        self._fail(f"{_PREFIX}{why}")
+
+    def _fail(self, words: str) -> NoReturn:
+        self.trouble = words
+        raise NvmlUnavailableError(words)
+
+    def _hung(self, words: str, began: Seconds) -> NoReturn:
+        self.trouble = words
+        if self.unanswered_since is None:
+            self.unanswered_since = began
+        raise NvmlHungError(words)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The worker and the one that was left behind, as far as they live."""
+        worker = self._worker
+        known = self._left if worker is None else (worker, *self._left)
+        return tuple(child.pid for child in known if child.alive())
+
+    @property
+    def survivors(self) -> tuple[Worker, ...]:
+        """After ``close``: those that could not be ended."""
+        return self._left if self._worker is None else (*self._left, self._worker)
+
+    def close(self) -> None:
+        """End the worker, for good. Takes a second at most."""
+        self._closed = True
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
+        if self._turn.acquire(timeout=_GRACE):  # its pipes belong to the thread that reads them
+            self._discard()
+            self._turn.release()
+
+
+class NvmlClient:
+    """What probes ask. Safe from any thread.
+
+    ``env`` None hands on the environment as it is. ``retry`` is the rest in seconds after "no
+    driver". ``shared`` is for ``lease``: then the worker is not this client's alone.
     """
 
     def __init__(
         self,
         argv: tuple[str, ...] = WORKER,
         env: Mapping[str, str] | None = None,
-        retry: Seconds = _RETRY,
+        retry: Seconds = _LONG_REST,
+        shared: Conversation | None = None,
     ) -> None:
-        self._argv, self._env, self._retry = argv, env, retry
-        self._worker: subprocess.Popen[bytes] | None = None
-        self._proven = False
-        self._left: tuple[subprocess.Popen[bytes], ...] = ()
-        self._retry_at: Seconds = 0.0
-        self._trouble = ""
+        self._leased = shared is not None
+        self._talk = shared or Conversation(argv, env, retry)
         self._closed = False
-        self._asking = threading.Lock()
 
-    def sweep(self, deadline: Seconds) -> dict[str, Any]:
-        """One sweep of all cards, before ``deadline`` (CLOCK_MONOTONIC).
+    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
+        """The answer to "cards", "processes" or "events" before ``deadline`` (CLOCK_MONOTONIC).
 
-        Raises NvmlHungError or NvmlUnavailableError.
+        One request at a time: waiting for one's turn counts. Raises NvmlHungError when nothing
+        came in time, its base NvmlUnavailableError for everything else.
         """
-        with self._asking:
-            return self._sweep(deadline)
-
-    def _sweep(self, deadline: Seconds) -> dict[str, Any]:
-        now = time.monotonic()
-        if now < self._retry_at:
-            raise NvmlUnavailableError(self._trouble)
-        if self._closed or now >= deadline:
+        if self._closed:
             raise NvmlUnavailableError(_NO_TIME)
-        answer = self._ask(self._running(), deadline)
-        if "error" in answer:
-            self._rest(str(answer["error"]))
-        return answer
+        return self._talk.ask(request, deadline)
+
+    @property
+    def trouble(self) -> str:
+        """Why the last request of anybody was not answered, one line; "" when it was."""
+        return self._talk.trouble
+
+    @property
+    def unanswered_since(self) -> Seconds | None:
+        """When the first of the present row of hanging requests began; None when NVML answers.
+
+        An error of NVML's is an answer too. CLOCK_MONOTONIC.
+        """
+        return self._talk.unanswered_since
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The worker and those that were left behind, as far as they live."""
-        worker = self._worker
-        known = self._left if worker is None else (worker, *self._left)
-        return tuple(child.pid for child in known if child.poll() is None)
+        """The living worker, and the one that was left behind in the driver: two at most."""
+        return self._talk.pids
 
     def close(self) -> None:
-        """End the worker, for good. Takes a second at most, while it hangs."""
-        self._closed = True
-        worker = self._worker
-        if worker is not None:
-            _kill(worker)
-        if self._asking.acquire(timeout=_GRACE):  # its pipes belong to the thread that reads them
-            self._discard()
-            self._asking.release()
-
-    def _discard(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return
-        _end(worker)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.wait(_GRACE)
-        self._remember(worker)
-
-    def _remember(self, *more: subprocess.Popen[bytes]) -> None:
-        """Keep those that live, so that they are reaped one day."""
-        self._left = tuple(child for child in (*self._left, *more) if child.poll() is None)
-
-    def _rest(self, why: str) -> NoReturn:
-        """Without a driver the worker ends, and nothing is tried for a while."""
-        self._discard()
-        self._trouble = f"cannot read any GPU: {why}"
-        self._retry_at = time.monotonic() + self._retry
-        raise NvmlUnavailableError(self._trouble)
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        for child in self._left:
-            _kill(child)  # the driver may have let go of it since, and something else not
-        self._remember()
-        if len(self._left) >= _MOST_HUNG:
-            raise NvmlHungError("cannot read any GPU: the driver does not respond")
-        if self._worker is not None and self._worker.poll() is not None:
-            self._discard()
-        if self._worker is None:
-            self._worker, self._proven = self._started(), False
-        if self._closed:  # meanwhile: ``close`` may not have seen the one just started
-            self._discard()
-            raise NvmlUnavailableError(_NO_TIME)
-        return self._worker
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        try:
-            return subprocess.Popen(
-                self._argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env=self._env,
-            )
-        except OSError as error:
-            raise NvmlUnavailableError(f"cannot start the NVML worker: {error.strerror}") from error
-
-    def _ask(self, worker: subprocess.Popen[bytes], deadline: Seconds) -> dict[str, Any]:
-        try:
-            _pipe(worker.stdin).write(b"sweep\n")
-            answer = json.loads(self._line(worker, deadline))
-        except (OSError, ValueError):
-            self._died()
-        if not isinstance(answer, dict):
-            self._died()
-        self._proven = True
-        return answer
-
-    def _died(self) -> NoReturn:
-        """Start another at the next sweep, unless this one never got as far as an answer."""
-        if not self._proven:
-            self._rest("the NVML worker dies at once")
-        self._discard()
-        raise NvmlUnavailableError("cannot read any GPU: the NVML worker died")
-
-    def _line(self, worker: subprocess.Popen[bytes], deadline: Seconds) -> bytes:
-        source = _pipe(worker.stdout).fileno()
-        poll = select.poll()
-        poll.register(source, select.POLLIN)
-        data = b""
-        while not data.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
-                self._abandon(worker)
-            chunk = os.read(source, _CHUNK)
-            data += chunk
-            if not chunk or len(data) > _ANSWER_LIMIT:
-                raise ValueError("no whole answer")
-        return data
-
-    def _abandon(self, worker: subprocess.Popen[bytes]) -> NoReturn:
-        """Leave a worker that hangs, and wait for nothing."""
-        self._worker = None
-        _end(worker)
-        self._remember(worker)
-        silent = len(self._left) >= _MOST_HUNG
-        why = "the driver does not respond" if silent else "no answer in time"
-        raise NvmlHungError(f"cannot read any GPU: {why}")
+        """Give it back, for good; the last one ends the worker. Takes a second at most."""
+        closed, self._closed = self._closed, True
+        if not self._leased:
+            self._talk.close()
+        elif not closed:
+            _LEASES.give_back()
 
 
-def _pipe(pipe: Any) -> Any:  # noqa: ANN401 - Popen types its pipes as optional
-    if pipe is None:
-        raise OSError("no pipe")
-    return pipe
+class _Leases:
+    """The worker that all probes of this process share, as long as one of them uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._talk: Conversation | None = None
+
+    def lend(self) -> NvmlClient:
+        with self._lock:
+            if self._talk is None or not self._count:
+                left = () if self._talk is None else self._talk.survivors
+                self._talk = Conversation(WORKER, None, _LONG_REST, left)
+            self._count += 1
+            return NvmlClient(shared=self._talk)
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count and self._talk is not None:
+                self._talk.close()
 
 
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Close its pipes, which ends it as soon as it reads or answers, and kill it if that may be."""
-    for pipe in (worker.stdin, worker.stdout):
-        with contextlib.suppress(OSError):
-            if pipe is not None:
-                pipe.close()
-    _kill(worker)
+_LEASES = _Leases()
 
 
-def _kill(worker: subprocess.Popen[bytes]) -> None:
-    """SIGKILL, unless it sits in the kernel. No pidfd is needed: only its Popen ever reaps it."""
-    found = procfs.stat(worker.pid)
-    if found is not None and found.state != "D":
-        with contextlib.suppress(OSError):
-            worker.send_signal(signal.SIGKILL)
+def lease() -> NvmlClient:
+    """The client that all probes of this process share. Each holder closes the one it got."""
+    return _LEASES.lend()

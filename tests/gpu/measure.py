@@ -1,8 +1,9 @@
 """What reading GPUs costs, as JSON: ``python tests/gpu/measure.py [SWEEPS]``, in the repository.
 
-Without a GPU it measures the fake library, with one card and with eight. Times are milliseconds:
-``wall`` as the probe sees it, ``cpu`` of the worker and of its client. Needs nvidia-ml-py and
-msgspec; the fake needs a C compiler.
+A sweep is what the probe asks every second; what it asks seldom is in ``start``, where all of it is
+due at once. Without a GPU the fake library answers as slowly as a recorded card, for 1 to 16 cards.
+Times are milliseconds: ``wall`` as the probe sees it, ``cpu`` of the worker and of its client.
+Needs nvidia-ml-py and msgspec; the fake needs a C compiler.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.support.fake_nvml import asking, sweep
 
 SWEEPS = 200
 REAL = Path("/dev/nvidia0")
+CARDS = (1, 2, 4, 8, 16)
 _PAUSE = 0.01
 
 
@@ -40,13 +42,14 @@ def main() -> None:
 
 
 def faked(sweeps: int) -> dict[str, Any]:
-    """The fake library with one card and with eight."""
+    """The fake library at the latencies of the loaded card."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         fake = fake_nvml.build(Path(folder))
-        for cards in (1, 8):
+        recorded = fake_nvml.from_recording(fake_nvml.RECORDINGS["load"], latencies=True)
+        for cards in CARDS:
             fake.cards = cards
-            fake.write()
+            fake.set(recorded)
             found[f"fake_{cards}"] = measured(fake.environment, sweeps)
     return found
 
@@ -59,24 +62,34 @@ def measured(environment: dict[str, str], sweeps: int) -> dict[str, Any]:
         first_wall = time.monotonic() - began
         (worker,) = client.pids
         started = cpu(worker)
-        ours, walls = time.process_time(), []
-        for _ in range(sweeps):
-            began = time.monotonic()
-            answer = sweep(client, 60)
-            walls.append(time.monotonic() - began)
-            time.sleep(_PAUSE)
+        ours = time.process_time()
+        walls = timed(client, "cards", sweeps)
+        spent, ours = cpu(worker) - started, time.process_time() - ours
         return {
             "cards": len(answer["gpus"]),
             "sweeps": sweeps,
             "start": {"wall": ms(first_wall), "cpu": ms(started)},
             "sweep_wall": spread(walls),
-            "sweep_cpu_worker": ms((cpu(worker) - started) / sweeps),
-            "sweep_cpu_client": ms((time.process_time() - ours) / sweeps),
+            "sweep_cpu_worker": ms(spent / sweeps),
+            "sweep_cpu_client": ms(ours / sweeps),
+            "processes_wall": spread(timed(client, "processes", sweeps)),
+            "events_wall": spread(timed(client, "events", sweeps)),
             "worker_bytes": memory(worker),
-            "worker_gpu_bytes": held_by(worker, answer),
+            "worker_gpu_bytes": held_by(worker, client.ask("processes", time.monotonic() + 60)),
             "errors": [card["errors"] for card in answer["gpus"] if card["errors"]],
             "readings": answer if REAL.exists() else "as recorded",
         }
+
+
+def timed(client: NvmlClient, request: str, times: int) -> list[float]:
+    """Seconds of every request."""
+    walls = []
+    for _ in range(times):
+        began = time.monotonic()
+        client.ask(request, began + 60)
+        walls.append(time.monotonic() - began)
+        time.sleep(_PAUSE)
+    return walls
 
 
 def absent() -> dict[str, Any]:
@@ -110,7 +123,7 @@ def refused(client: NvmlClient) -> float:
 def held_by(worker: int, answer: dict[str, Any]) -> int:
     """Bytes of GPU memory that NVML's own list gives to the worker."""
     rows = [row for card in answer["gpus"] for row in card.get("processes", ())]
-    return sum(used or 0 for pid, used in rows if pid == worker)
+    return sum(row[1] or 0 for row in rows if row[0] == worker)
 
 
 def cpu(pid: int) -> float:

@@ -1,27 +1,53 @@
-"""The GPU probe on a real card.
+"""The worker and the GPU probe on a real card; ``-s`` shows the raw readings.
 
 Where this project's plug-ins of pytest are missing:
-``python -m pytest -c /dev/null --rootdir=. --import-mode=importlib tests/gpu``.
+``python -m pytest -c /dev/null --rootdir=. --import-mode=importlib tests/gpu``; likewise
+``-k real tests/contract/test_nvml.py``.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from probes._nvml.client import NvmlClient
-from probes.gpu import Gpu
+from probes.gpu import PROBE, Gpu
 from tests.support.fake_nvml import asking, sweep
+from tests.support.simulated import until
 from watchdog.core.model import Sampled
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="there is no NVIDIA GPU here"),
 ]
+
+HELD = 2 << 30
+"""Bytes that the other process holds; its context comes on top."""
+CONTEXT = 1 << 30
+
+# A process that holds so many bytes of the first card, tells its pid, and waits for its end.
+HOLDER = """
+import ctypes, os, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+def do(code):
+    if code:
+        sys.exit(f"CUDA error {code}")
+device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+do(cuda.cuInit(0))
+do(cuda.cuDeviceGet(ctypes.byref(device), 0))
+do(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+do(cuda.cuCtxSetCurrent(context))
+do(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.argv[1]))))
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -31,8 +57,32 @@ def client() -> Iterator[NvmlClient]:
         yield asked
 
 
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[str]]:
+    """A process that holds memory on the first card."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(HELD)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == str(process.pid)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def held(client: NvmlClient) -> dict[int, int | None]:
+    """Bytes by pid, on all cards."""
+    answer: dict[str, Any] = client.ask("processes", time.monotonic() + 60)
+    return {row[0]: row[1] for card in answer["gpus"] for row in card["processes"]}
+
+
 def test_the_probe_samples_everything(client: NvmlClient) -> None:
-    """FACT: every card brings all nine samples, and nothing is unread."""
+    """FACT: every card brings all that a card without switch and links has; nothing is unread."""
     found = list(Gpu(client).read(time.monotonic() + 60))
     assert all(isinstance(one, Sampled) for one in found)
     cards: dict[str, set[str]] = {}
@@ -40,17 +90,40 @@ def test_the_probe_samples_everything(client: NvmlClient) -> None:
         assert isinstance(one, Sampled)
         cards.setdefault(dict(one.labels)["uuid"], set()).add(one.sample)
     assert cards
-    assert all(len(names) == 9 for names in cards.values())
+    optional = {"fabric_state", "nvlinks_active"}
+    for names in cards.values():
+        assert {spec.name for spec in PROBE.samples} - names <= optional
+
+
+def test_raw_readings(client: NvmlClient) -> None:
+    """FACT: all three requests are answered, one after the other; here is what they say."""
+    for request in ("cards", "processes", "events"):
+        answer = client.ask(request, time.monotonic() + 60)
+        sys.stdout.write(f"{request}: {json.dumps(answer)}\n")
+        assert answer
+
+
+def test_a_process_that_holds_memory_is_seen(
+    client: NvmlClient, holder: subprocess.Popen[str]
+) -> None:
+    """FACT: a real process is listed with what it holds, and is gone from the list at its end."""
+    used = held(client).get(holder.pid)
+    assert used is not None
+    assert HELD <= used <= HELD + CONTEXT
+    holder.kill()
+    holder.wait()
+    until(lambda: holder.pid not in held(client))
 
 
 def test_sampling_holds_no_gpu_memory(client: NvmlClient) -> None:
-    """FACT: sweeps change nothing in the memory in use, and the worker is on no list."""
-    first = last = sweep(client, 60)["gpus"]
+    """FACT: looks change nothing in the memory in use, and the worker has no context: no row."""
+    first = sweep(client, 60)["gpus"]
+    last, listed = first, held(client)
     for _ in range(20):
         last = sweep(client)["gpus"]
-        listed = {pid for card in last for pid, _ in card["processes"]}
-        assert not listed & set(client.pids)
-    if not any(card["processes"] for card in (*first, *last)):
+        listed |= held(client)
+        assert not set(listed) & set(client.pids)
+    if not listed:
         used = [[card["memory_used_bytes"] for card in cards] for cards in (first, last)]
         assert used[0] == used[1]
 

@@ -17,12 +17,47 @@ from tests.support.simulated import alive, cmdline, free_port, stat_fields, unti
 READY = 60.0
 SERIES = (
     "utilization_percent",
+    "memory_utilization_percent",
     "memory_used_bytes",
     "memory_total_bytes",
+    "memory_reserved_bytes",
     "temperature_celsius",
+    "memory_temperature_celsius",
+    "temperature_margin_celsius",
+    "temperature_slowdown_celsius",
+    "temperature_limit_celsius",
+    "temperature_slowdown_margin_celsius",
     "power_watts",
+    "power_limit_watts",
     "sm_clock_hertz",
+    "sm_clock_max_hertz",
+    "memory_clock_hertz",
+    "performance_state",
+    "remapped_rows_uncorrected",
+    "remap_pending",
+    "remap_failed",
+    "pcie_link_generation",
+    "pcie_link_generation_max",
+    "pcie_link_width",
+    "pcie_link_width_max",
+    "recovery_action",
+    "mig",
+    "ecc_corrected_errors_total",
+    "ecc_uncorrected_errors_total",
+    "pcie_replays_total",
+    "energy_joules_total",
 )
+REASONS = {
+    "throttled": (
+        "idle applications_clocks sw_power_cap hw_slowdown sync_boost sw_thermal hw_thermal "
+        "hw_power_brake display_clock other"
+    ),
+    "throttle_seconds_total": (
+        "sw_power_cap sync_boost sw_thermal hw_thermal hw_power_brake board_limit reliability"
+    ),
+}
+OTHERS = ("nvidia_gpu_compute_apps_", "nvidia_gpu_engine_", "nvidia_gpu_xid_")
+"""What other probes export about cards."""
 
 
 @pytest.fixture
@@ -57,7 +92,17 @@ def daemon(tmp_path: Path, nvml: FakeNvml) -> Iterator[Daemon]:
 def gpu_lines(daemon: Daemon) -> list[str]:
     """The series about GPUs, without HELP and TYPE."""
     lines = daemon.get("/metrics")[1].splitlines()
-    return [line for line in lines if line.startswith("nvidia_gpu_")]
+    ours = [line for line in lines if line.startswith("nvidia_gpu_")]
+    return [line for line in ours if not line.startswith(OTHERS)]
+
+
+def by_reason(card: int) -> set[str]:
+    """The series that say what holds the clocks down."""
+    return {
+        f'nvidia_gpu_{name}{{gpu="{card}",reason="{reason}",uuid="{fake_nvml.uuid(card)}"}}'
+        for name, reasons in REASONS.items()
+        for reason in reasons.split()
+    }
 
 
 def series(name: str, card: int) -> str:
@@ -86,9 +131,10 @@ def workers(daemon: Daemon) -> list[int]:
 def test_every_card_has_its_series(daemon: Daemon) -> None:
     """FACT: all readings of all cards are exported, with index and UUID, in base units."""
     found = {line.rpartition(" ")[0] for line in gpu_lines(daemon)}
-    assert found == {series(name, card) for name in SERIES for card in (0, 1)} | {
-        info(card) for card in (0, 1)
-    }
+    expected = {series(name, card) for name in SERIES for card in (0, 1)}
+    for card in (0, 1):
+        expected |= {info(card), *by_reason(card)}
+    assert found == expected
     assert daemon.metric(series("utilization_percent", 0)) == 99
     assert daemon.metric(series("power_watts", 1)) == 218.921
 
@@ -112,10 +158,11 @@ def test_a_change_is_exported(daemon: Daemon, nvml: FakeNvml) -> None:
 
 def test_a_lost_card_has_no_series(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT: the series of a card that fell off the bus vanish, those of the other stay."""
+    before = len(gpu_lines(daemon))
     nvml.set({"1.lost": fake_nvml.LOST})
     until(lambda: {'gpu="0"' in line for line in gpu_lines(daemon)} == {True})
     nvml.heal()
-    until(lambda: len(gpu_lines(daemon)) == 2 * (len(SERIES) + 1))
+    until(lambda: len(gpu_lines(daemon)) == before)
 
 
 def test_a_driver_that_hangs_hides_the_cards_only(daemon: Daemon, nvml: FakeNvml) -> None:

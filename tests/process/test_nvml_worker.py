@@ -12,15 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from probes._nvml.client import WORKER, NvmlClient
-from probes.gpu import Gpu
+from probes._nvml.client import WORKER, NvmlClient, NvmlHungError
 from tests.support import fake_nvml
-from tests.support.fake_nvml import IDLE, LOST, FakeNvml, asking, sweep, trouble
+from tests.support.fake_nvml import IDLE, FakeNvml, asking, sweep, trouble
 from tests.support.simulated import PATIENCE, ROOT, alive, stat_fields, until
-from watchdog.core.model import Sampled, Unread
 
 SOON = 0.3
 """Seconds given to a sweep that will hang anyway."""
@@ -30,7 +29,7 @@ PARENT = """
 import os, sys, time
 from probes._nvml.client import NvmlClient
 client = NvmlClient()
-client.sweep(time.monotonic() + 60)
+client.ask("cards", time.monotonic() + 60)
 print(*client.pids, flush=True)
 sys.stdin.read()
 os._exit(0)
@@ -50,37 +49,13 @@ def client(nvml: FakeNvml) -> Iterator[NvmlClient]:
         yield asked
 
 
-def read(client: NvmlClient) -> list[Sampled | Unread]:
-    """What the probe makes of one sweep."""
-    return list(Gpu(client).read(time.monotonic() + 30))
-
-
-def test_the_recorded_card_reads_as_it_was(client: NvmlClient) -> None:
-    """FACT: the H200's recording comes out as it went in, in base units."""
-    (card,) = sweep(client)["gpus"]
-    assert card == {
-        "index": 0,
-        "errors": {},
-        "uuid": fake_nvml.uuid(0),
-        "name": "NVIDIA H200",
-        "utilization_percent": 99,
-        "memory_utilization_percent": 24,
-        "memory_used_bytes": 21060452352,
-        "memory_total_bytes": 150754820096,
-        "temperature_celsius": 53,
-        "power_watts": 218.921,
-        "sm_clock_hertz": 1_545_000_000,
-        "processes": [[460, 21051211776]],
-    }
-
-
 def test_every_sweep_looks_again(nvml: FakeNvml, client: NvmlClient) -> None:
     """FACT: what changed since the last sweep is in the next."""
     assert sweep(client)["gpus"][0]["utilization_percent"] == 99
     nvml.set(IDLE)
     (card,) = sweep(client)["gpus"]
     assert card["utilization_percent"] == 0
-    assert card["processes"] == []
+    assert card["power_watts"] < 100
 
 
 def test_a_hang_is_left_at_the_deadline(nvml: FakeNvml, client: NvmlClient) -> None:
@@ -124,8 +99,8 @@ def test_a_worker_inside_the_driver_is_not_killed(nvml: FakeNvml, client: NvmlCl
     until(lambda: not client.pids)
 
 
-def test_no_third_worker_is_started_while_two_hang(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: two workers that do not go away are all that a dead driver gets, until they do."""
+def test_two_hangs_in_a_row_are_two_processes(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: one worker is left behind, the second is kept, and there is never a third."""
     sweep(client)
     gone = "cannot read any GPU: the driver does not respond"
     nvml.do("stuck")
@@ -133,12 +108,112 @@ def test_no_third_worker_is_started_while_two_hang(nvml: FakeNvml, client: NvmlC
         until(lambda: trouble(client, SOON) == gone)
         both = client.pids
         assert [state(pid) for pid in both] == ["D", "D"]
-        assert trouble(client) == gone
-        assert client.pids == both
+        for _ in range(3):
+            assert trouble(client, SOON) == gone
+            assert client.pids == both
     finally:
         nvml.heal()
-    until(lambda: not client.pids)
+    until(lambda: len(client.pids) < 2)
     assert len(sweep(client)["gpus"]) == 1
+    assert len(client.pids) == 1
+
+
+def test_a_late_answer_is_nobodys(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: what the kept worker says at last is dropped, and the next request gets its own."""
+    sweep(client)
+    nvml.do("stuck")
+    try:
+        until(lambda: trouble(client, SOON).endswith("does not respond"))
+        kept = client.pids[0]
+        nvml.set(IDLE)
+    finally:
+        nvml.heal()
+    assert ask(client, "events") == {"events": [], "supported": True}
+    assert sweep(client)["gpus"][0]["utilization_percent"] == 0
+    assert kept in client.pids
+
+
+def test_a_slow_start_is_waited_for(nvml: FakeNvml) -> None:
+    """FACT: a worker whose first answer takes longer than a request is not started again."""
+    command, starts = counted(nvml.folder)
+    nvml.set({"do.nvmlInit": 3 * SOON * 1000})
+    with asking(nvml.environment, command) as client:
+        assert trouble(client, SOON) == "cannot read any GPU: no answer in time"
+        assert len(sweep(client)["gpus"]) == 1
+        assert len(starts.read_text()) == 1
+
+
+def test_a_hang_at_the_start_is_one_process(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: however often one asks, a library that does not start has one process."""
+    nvml.do("hang", "nvmlInit")
+    for _ in range(3):
+        assert trouble(client, SOON) == "cannot read any GPU: no answer in time"
+    assert len(client.pids) == 1
+
+
+def test_a_hang_after_some_calls_is_a_hang(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: a driver that hangs at the second of two cards takes the request with it."""
+    nvml.cards = 2
+    nvml.set({"1.do.nvmlDeviceGetPowerUsage": "hang", "1.after.nvmlDeviceGetPowerUsage": 1})
+    assert len(sweep(client)["gpus"]) == 2
+    assert trouble(client, SOON) == "cannot read any GPU: no answer in time"
+
+
+def test_waiting_for_a_turn_counts(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: who comes while another request hangs has its own deadline, and the same trouble."""
+    sweep(client)
+    nvml.do("hang")
+    other = threading.Thread(target=trouble, args=(client, 5 * SOON))
+    other.start()
+    try:
+        time.sleep(SOON / 3)
+        with pytest.raises(NvmlHungError):
+            ask(client, "processes", SOON)
+    finally:
+        other.join(PATIENCE)
+
+
+def test_threads_take_turns(client: NvmlClient) -> None:
+    """FACT: requests of many threads are answered by one worker, each with its own answer."""
+    found: list[set[str]] = []
+
+    def many(request: str) -> None:
+        found.extend(set(ask(client, request)) for _ in range(10))
+
+    kinds = {"cards": {"gpus", "driver", "cuda"}, "processes": {"gpus"}, "events": {"events"}}
+    threads = [threading.Thread(target=many, args=(kind,)) for kind in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    kinds["events"].add("supported")
+    assert [found.count(keys) for keys in kinds.values()] == [10, 10, 10]
+    assert len(client.pids) == 1
+
+
+def test_it_says_since_when_nobody_answers(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: the row of hanging requests has the begin of its first, and ends with an answer."""
+    sweep(client)
+    assert client.unanswered_since is None
+    nvml.do("stuck")
+    before = time.monotonic()
+    try:
+        assert trouble(client, SOON) == client.trouble
+        since = client.unanswered_since
+        assert since is not None
+        assert before <= since < time.monotonic()
+        trouble(client, SOON)
+        assert client.unanswered_since == since
+    finally:
+        nvml.heal()
+    assert healthy(client)
+
+
+def test_an_error_is_an_answer(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: a driver that says why it cannot is no driver that does not respond."""
+    nvml.set({"error.nvmlInit": fake_nvml.VERSIONS_DIFFER})
+    assert trouble(client) == client.trouble != ""
+    assert client.unanswered_since is None
 
 
 def test_a_crash_costs_one_sweep(nvml: FakeNvml, client: NvmlClient) -> None:
@@ -159,6 +234,17 @@ def test_a_killed_worker_is_replaced(client: NvmlClient) -> None:
     assert len(sweep(client)["gpus"]) == 1
 
 
+def healthy(client: NvmlClient) -> bool:
+    """Whether a request is answered, and nothing is held against the driver any more."""
+    sweep(client)
+    return not client.trouble and client.unanswered_since is None
+
+
+def ask(client: NvmlClient, request: str, patience: float = PATIENCE) -> dict[str, Any]:
+    """The answer to a request that must be answered."""
+    return client.ask(request, time.monotonic() + patience)
+
+
 def counted(folder: Path) -> tuple[tuple[str, ...], Path]:
     """A worker's command that leaves a line in the file for every start."""
     starts = folder / "starts"
@@ -169,6 +255,7 @@ def counted(folder: Path) -> tuple[tuple[str, ...], Path]:
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
+        ("error.nvmlInit", 12, "library not found"),
         ("error.nvmlInit", fake_nvml.NOT_LOADED, "driver not loaded"),
         ("error.nvmlInit", fake_nvml.VERSIONS_DIFFER, "library and driver versions differ"),
         ("error.nvmlDeviceGetCount", 999, "unknown error"),
@@ -258,88 +345,6 @@ def test_ctrl_c_is_for_the_parent(client: NvmlClient) -> None:
     os.kill(before[0], signal.SIGINT)
     sweep(client)
     assert client.pids == before
-
-
-def test_a_lost_card_hides_no_other(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: the card that fell off the bus is unread, by index, and the others are sampled."""
-    nvml.cards = 3
-    nvml.set({"1.lost": LOST})
-    found = read(client)
-    unread = [one for one in found if isinstance(one, Unread)]
-    assert [one.error for one in unread] == ["cannot read GPU 1: GPU is lost"]
-    sampled = {dict(one.labels)["gpu"] for one in found if isinstance(one, Sampled)}
-    assert sampled == {"0", "2"}
-
-
-def test_a_lost_card_is_who_it_was(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: a card that is lost between two sweeps is unread under its UUID."""
-    sweep(client)
-    nvml.set(lost=LOST)
-    (unread,) = read(client)
-    assert isinstance(unread, Unread)
-    assert str(unread.subject) == f"gpu/{fake_nvml.uuid(0)}"
-
-
-def test_a_card_without_a_handle_hides_no_other(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: a card that may not be opened is unread, the other is sampled."""
-    nvml.cards = 2
-    nvml.set({"0.error.nvmlDeviceGetHandleByIndex": 4})
-    unread, *others = read(client)
-    assert isinstance(unread, Unread)
-    assert unread.error == "cannot read GPU 0: no permission"
-    assert {dict(one.labels)["gpu"] for one in others if isinstance(one, Sampled)} == {"1"}
-
-
-FUNCTIONS = {
-    "nvmlDeviceGetUtilizationRates": "utilization_percent",
-    "nvmlDeviceGetMemoryInfo": "memory_used_bytes",
-    "nvmlDeviceGetTemperature": "temperature_celsius",
-    "nvmlDeviceGetPowerUsage": "power_watts",
-    "nvmlDeviceGetClockInfo": "sm_clock_hertz",
-}
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_a_card_cannot_do_is_absent(nvml: FakeNvml, client: NvmlClient, function: str) -> None:
-    """FACT: "not supported" is no error: that sample is missing, and all others are there."""
-    nvml.set({f"error.{function}": fake_nvml.NOT_SUPPORTED})
-    for _ in range(2):
-        found = read(client)
-        assert all(isinstance(one, Sampled) for one in found)
-        names = {one.sample for one in found if isinstance(one, Sampled)}
-        assert FUNCTIONS[function] not in names
-        assert len(names & set(FUNCTIONS.values())) == len(FUNCTIONS) - 1
-
-
-def test_a_failing_reading_is_unread_until_it_works(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: another error than "not supported" is said, and asked again at the next sweep."""
-    nvml.set({"error.nvmlDeviceGetPowerUsage": 999})
-    errors = [one.error for one in read(client) if isinstance(one, Unread)]
-    assert errors == ["cannot read GPU 0: unknown error"]
-    nvml.heal()
-    assert sweep(client)["gpus"][0]["power_watts"] == 218.921
-
-
-def test_versions_are_no_condition(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: a driver that does not tell its versions is read all the same."""
-    nvml.set({"error.nvmlSystemGetDriverVersion": 999, "error.nvmlSystemGetCudaDriverVersion": 13})
-    answer = sweep(client)
-    assert "driver" not in answer
-    assert len(answer["gpus"]) == 1
-
-
-def test_odd_processes_are_told_as_they_are(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: pids of other namespaces come through, and unknown memory is None, not a number."""
-    nvml.set(process=["0 1024", "4294967295 2048", "7 -", "7 -", *["8 4096"] * 20])
-    (card,) = sweep(client)["gpus"]
-    assert card["processes"] == [[0, 1024], [4294967295, 2048], [7, None], [8, 4096]]
-
-
-def test_no_cards_is_no_error(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: a driver without a card is an empty sweep."""
-    nvml.cards = 0
-    nvml.write()
-    assert sweep(client)["gpus"] == []
 
 
 def test_closing_is_for_good(client: NvmlClient) -> None:

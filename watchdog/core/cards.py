@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from watchdog.core.model import Finding, HoldReason, Subject, SubjectKind
+from watchdog.core.model import SERVING, Finding, HoldReason, Subject, SubjectKind
 from watchdog.core.state import EngineState, State
 
 
@@ -66,6 +66,13 @@ def hold(state: State, engine: EngineState) -> tuple[HoldReason, str] | None:
         if finding.holds is not None:
             return finding.holds, words(state, finding)
     return None
+
+
+def spares(state: State, engine: EngineState) -> tuple[HoldReason, str] | None:
+    """Why a serving engine is not restarted even when asked: it would not come back."""
+    held = hold(state, engine)
+    blocked = held is not None and held[0] is HoldReason.BLOCKED
+    return held if blocked and engine.verdict in SERVING else None
 
 
 def words(state: State, finding: Finding) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchdog.core import incidents, rules
+from watchdog.core import cards, incidents, rules
 from watchdog.core.lifecycle import set_out
 from watchdog.core.model import (
     Cause,
@@ -67,8 +67,10 @@ def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done
     """One verb on one engine. While an action runs it waits, a later verb in its place."""
     if verb is Verb.RESET_BREAKER:
         return _reset(state, engine, at)
-    if state.mode is not Mode.ACT:
-        return state, (_decision(state, engine, verb, at, observed=True),), ()
+    held = _held(state, engine, verb)
+    if held is not None:
+        decision = _decision(state, engine, verb, at)
+        return state, (replace(decision, hold=held[0], detail=held[1]),), ()
     if engine.pending is Verb.SHUTDOWN and verb is not Verb.SHUTDOWN:
         return state, (), ()  # nothing outranks our own end
     engine = _meant(engine, verb)
@@ -79,7 +81,14 @@ def execute(state: State, engine: EngineState, verb: Verb, at: Seconds) -> _Done
         return state.with_engine(engine), (), ()
     engine = set_out(engine, _action(engine, verb), at)
     state = state.with_engine(engine)
-    return state, (_decision(state, engine, verb, at, observed=False),), ()
+    return state, (_decision(state, engine, verb, at),), ()
+
+
+def _held(state: State, engine: EngineState, verb: Verb) -> tuple[HoldReason, str] | None:
+    """Why the command must not be carried out, and in words."""
+    if state.mode is not Mode.ACT:
+        return HoldReason.OBSERVE, verb.value
+    return cards.spares(state, engine) if verb is Verb.RESTART else None
 
 
 def _reset(state: State, engine: EngineState, at: Seconds) -> _Done:
@@ -125,9 +134,7 @@ def _done_already(engine: EngineState, verb: Verb) -> bool:
             return False
 
 
-def _decision(
-    state: State, engine: EngineState, verb: Verb, at: Seconds, *, observed: bool
-) -> Decision:
+def _decision(state: State, engine: EngineState, verb: Verb, at: Seconds) -> Decision:
     incident = incidents.open_on(state, engine.subject)
     return Decision(
         at=at,
@@ -135,7 +142,6 @@ def _decision(
         target=engine.subject,
         action=engine.in_flight or _action(engine, verb),
         cause=Cause.OPERATOR,
-        hold=HoldReason.OBSERVE if observed else None,
         detail=verb.value,
         incident=incident.id if incident is not None else "",
     )

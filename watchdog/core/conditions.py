@@ -108,6 +108,22 @@ class AnyOf:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyKnown:
+    """As ``AnyOf``, of the parts that are known: False as soon as one is, and none holds.
+
+    For signs that one card or driver has and another has not: what is absent does not keep what is
+    there from ending a finding.
+    """
+
+    parts: tuple[Condition, ...]
+
+    def __call__(self, view: View) -> bool | None:
+        """See ``Condition``."""
+        answers = {part(view) for part in self.parts}
+        return True if True in answers else False if False in answers else None
+
+
+@dataclass(frozen=True, slots=True)
 class Unless:
     """``part``, except while ``excuse`` holds. An excuse that is not known is none.
 
@@ -202,7 +218,7 @@ def windows(condition: Condition) -> Iterator[Window]:
     match condition:
         case Rose() | Fell():
             yield condition.window
-        case All() | AnyOf():
+        case All() | AnyOf() | AnyKnown():
             for part in condition.parts:
                 yield from windows(part)
         case Not():

@@ -27,6 +27,7 @@ _VAGUE = frozenset(
 """Causes that an Xid explains; the others know better."""
 _HARMLESS = "ignored"
 _APPLICATION = "application"
+_SEVERE = "severe"
 
 _Taught = tuple[State, tuple[Record, ...]]
 
@@ -116,21 +117,20 @@ def _errors(state: State, reading: Reading) -> _Taught:
 
 
 def _own_errors(state: State, engine: EngineState, reading: Reading) -> _Taught:
-    counts: dict[str, int] = {}
+    counts = {_APPLICATION: 0, _SEVERE: 0}
     for sample in reading.samples:
         if sample.subject == engine.subject and sample.sample == "engine_errors":
-            counts[dict(sample.labels)["class"]] = int(sample.value)
-    total = sum(count for kind, count in counts.items() if kind != _HARMLESS)
-    if total == engine.xids:
-        return state, ()
-    if total < engine.xids:  # the probe began anew
-        return state.with_engine(replace(engine, xids=total)), ()
-    mild = set(counts) <= {_HARMLESS, _APPLICATION}
+            kind = dict(sample.labels)["class"]
+            if kind != _HARMLESS:
+                counts[kind if kind == _APPLICATION else _SEVERE] += int(sample.value)
+    now = (counts[_APPLICATION], counts[_SEVERE])
+    before, engine = engine.xids, replace(engine, xids=now)
+    if sum(now) <= sum(before):  # nothing new, or the probe began anew
+        return state.with_engine(engine), ()
     engine = replace(
         engine,
-        xids=total,
         xid=_text(reading, engine),
-        xid_cause=Cause.XID if mild else Cause.GPU_FAULT,
+        xid_cause=Cause.GPU_FAULT if now[1] > before[1] else Cause.XID,
         xid_at=reading.at,
     )
     return _late(state.with_engine(engine), engine, reading.at)

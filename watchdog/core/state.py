@@ -175,7 +175,7 @@ class EngineState:
     action, "" when there is none; ``pending`` is the operator's command that waits for its end.
     ``health`` is the verdict on the engine alone, ``verdict`` the one that counts its GPUs too.
     ``cards`` are the GPUs on which its generation ``cards_of`` was seen. ``xids`` counts the Xid
-    errors that are its own; ``xid`` describes the last of them.
+    errors that are its own, those of applications and severe ones; ``xid`` describes the last.
     """
 
     settings: EngineSettings
@@ -201,7 +201,7 @@ class EngineState:
     pending: Verb | None = None
     cards: frozenset[Subject] = frozenset()
     cards_of: str = ""
-    xids: int = 0
+    xids: tuple[int, int] = (0, 0)
     xid: str = ""
     xid_cause: Cause = Cause.XID
     xid_at: Seconds | None = None

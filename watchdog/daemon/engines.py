@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from watchdog.contracts import Endpoint, EngineLook, ProcessInfo
 from watchdog.core.state import EngineState, State
@@ -25,6 +25,16 @@ class Target:
     def endpoint(self) -> Endpoint:
         """Where its HTTP API is."""
         return self._engine.endpoint
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command that starts it."""
+        return self._engine.command
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment that its next start gets, without the generation's own variables."""
+        return self._engine.environment
 
     def look(self) -> EngineLook:
         """What the core knew after its last step."""

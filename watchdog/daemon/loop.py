@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from watchdog.core import cards
 from watchdog.core.engine import step
 from watchdog.core.model import (
     Commanded,
@@ -133,6 +134,9 @@ class Loop:
         for engine in self.state.engines.values():
             if command.engine not in {"", engine.name}:
                 continue
+            spared = cards.spares(self.state, engine) if command.verb is Verb.RESTART else None
+            if spared is not None:
+                return f"{engine.name}: not restarted while it serves: {spared[1]}"
             if engine.process in {ProcessState.UNKILLABLE, ProcessState.GIVEN_UP} or (
                 command.verb in {Verb.START, Verb.RESTART} and engine.failed_at is not None
             ):

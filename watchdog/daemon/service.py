@@ -13,7 +13,7 @@ from pathlib import Path
 from watchdog import __version__, registry
 from watchdog import config as configuration
 from watchdog.config import Config
-from watchdog.contracts import ActionError
+from watchdog.contracts import ActionError, EngineTarget
 from watchdog.core import facts, policy
 from watchdog.core.model import (
     ActionFinished,
@@ -30,10 +30,18 @@ from watchdog.core.model import (
 )
 from watchdog.core.rules import Rule
 from watchdog.core.state import State, Step
+from watchdog.daemon.box import EngineBox
 from watchdog.daemon.front import Front
+from watchdog.daemon.gates import Gates
 from watchdog.daemon.loop import Loop
 from watchdog.daemon.memory import Memory
-from watchdog.daemon.wiring import build_engines, build_probes, outer_limit, period_of
+from watchdog.daemon.wiring import (
+    build_engines,
+    build_probes,
+    core_settings,
+    outer_limit,
+    period_of,
+)
 from watchdog.inbox import Inbox, Signalled
 from watchdog.logs import Journal
 from watchdog.metrics import Exporter
@@ -81,15 +89,19 @@ class Service:
         self._specs = registry.probes()
         around = Surroundings(self._household, self._exit_watch, self._store, self._inbox.post)
         state = self._recalled()
+        targets: dict[str, EngineTarget] = {}
+        box = EngineBox(targets, self._store)
+        self._gates = Gates(self._specs, box)
         self._engines = build_engines(
             config,
             _log_dir(state_dir, durable=durable),
             around,
             registry.actions(),
             self._published,
+            self._gates,
         )
-        targets = {name: engine.target for name, engine in self._engines.items()}
-        self._runs = build_probes(config, self._specs, targets, self._inbox.post)
+        targets |= {name: engine.target for name, engine in self._engines.items()}
+        self._runs = build_probes(config, self._specs, box, self._inbox.post)
         self._exporter = Exporter(self._specs, self._snapshot)
         self._exporter.recall(state.incidents)
         self._loop = self._build_loop(state, rules)
@@ -126,7 +138,7 @@ class Service:
         return store
 
     def _recalled(self) -> State:
-        settings = tuple(e.core(name) for name, e in self._config.engine.items())
+        settings = core_settings(self._config, self._state_dir)
         standby = frozenset(name for name, e in self._config.engine.items() if e.standby)
         state = self._memory.recall(settings, standby)
         return replace(state, mode=Mode(self._config.watchdog.mode.value))
@@ -220,6 +232,7 @@ class Service:
         for engine in self._engines.values():
             engine.actor.close()
             engine.supervised.leave()
+        self._gates.close()
         self._exit_watch.close()
         self._store.close()
         return self._gave_up

@@ -7,20 +7,23 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig, RuleOverride
-from watchdog.contracts import ActionSpec, ProbeSpec
-from watchdog.core.model import Event, SubjectKind, engine_subject
+from watchdog.contracts import ActionSpec, Box, EngineTarget, ProbeSpec
 from watchdog.core.defaults import DEFAULT_RULES
+from watchdog.core.model import Event, SubjectKind, engine_subject
 from watchdog.core.rules import Rule
+from watchdog.core.state import EngineSettings as CoreSettings
 from watchdog.core.state import State
 from watchdog.daemon.engines import Target, requests_in
+from watchdog.daemon.gates import Gates, visible
 from watchdog.executor import Actor
 from watchdog.runner import ProbeRun
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
 from watchdog.supervisor.ladder import StopSettings
-from watchdog.supervisor.spawn import Launch
+from watchdog.supervisor.spawn import Launch, lasting
 
 _SHUTDOWN_SLACK = 60.0
 """For an action that was under way when the shutdown came."""
@@ -42,16 +45,17 @@ class Engine:
     actor: Actor
 
 
-def build_engines(
+def build_engines(  # noqa: PLR0913, PLR0917 - what engines are made of
     config: Config,
     state_dir: Path,
     around: Surroundings,
     actions: Mapping[str, ActionSpec],
     published: Callable[[], State],
+    gates: Gates,
 ) -> dict[str, Engine]:
     """Every configured engine; nothing is started."""
     return {
-        name: _engine(name, engine, state_dir, around, actions, published)
+        name: _engine(name, engine, state_dir, around, actions, published, gates)
         for name, engine in config.engine.items()
     }
 
@@ -63,21 +67,17 @@ def _engine(  # noqa: PLR0913, PLR0917 - what one engine is made of
     around: Surroundings,
     actions: Mapping[str, ActionSpec],
     published: Callable[[], State],
+    gates: Gates,
 ) -> Engine:
     said = describe(config.command, config.env, os.environ)
+    launch = launch_of(name, config, state_dir)
     settings = EngineSettings(
-        launch=Launch(
-            engine=name,
-            command=config.command,
-            log_path=state_dir / (config.log_file or f"engine-{name}.log"),
-            env=config.env,
-            cwd=config.cwd or None,
-            gpus=None if config.gpus is None else tuple(str(gpu) for gpu in config.gpus),
-        ),
+        launch=launch,
         endpoint=said.endpoint,
         stop=StopSettings(
             config.stop.drain_timeout, config.stop.term_timeout, config.stop.kill_timeout
         ),
+        gate=gates.steps(name, said, lambda: lasting(launch)),
         running_requests=lambda: requests_in(published().engines.get(name)),
     )
     supervised = SupervisedEngine(settings, around)
@@ -88,10 +88,30 @@ def _engine(  # noqa: PLR0913, PLR0917 - what one engine is made of
     )
 
 
+def launch_of(name: str, config: EngineConfig, state_dir: Path) -> Launch:
+    """How the engine is started."""
+    return Launch(
+        engine=name,
+        command=config.command,
+        log_path=state_dir / (config.log_file or f"engine-{name}.log"),
+        env=config.env,
+        cwd=config.cwd or None,
+        gpus=None if config.gpus is None else tuple(str(gpu) for gpu in config.gpus),
+    )
+
+
+def core_settings(config: Config, state_dir: Path) -> tuple[CoreSettings, ...]:
+    """What the core needs to know of every engine."""
+    return tuple(
+        replace(engine.core(name), gpus=visible(lasting(launch_of(name, engine, state_dir))))
+        for name, engine in config.engine.items()
+    )
+
+
 def build_probes(
     config: Config,
     specs: Mapping[str, ProbeSpec],
-    targets: Mapping[str, Target],
+    box: Box,
     post: Callable[[Event], None],
 ) -> list[ProbeRun]:
     """One run for every enabled probe, and for each engine where it is about engines."""
@@ -103,7 +123,7 @@ def build_probes(
         of_engines = spec.subject_kind is SubjectKind.ENGINE
         runs.extend(
             _probe(spec, wanted.settings, wanted.timeout, target, post)
-            for target in (targets.values() if of_engines else (None,))
+            for target in (box.engines() if of_engines else (box,))
         )
     return runs
 
@@ -112,14 +132,16 @@ def _probe(
     spec: ProbeSpec,
     settings: object,
     timeout: float | None,
-    target: Target | None,
+    target: EngineTarget | Box,
     post: Callable[[Event], None],
 ) -> ProbeRun:
+    engine = target if spec.subject_kind is SubjectKind.ENGINE else None
+    of = cast("EngineTarget | None", engine)
     return ProbeRun(
         spec,
         spec.build(settings, target),
-        None if target is None else engine_subject(target.name),
-        None if target is None else target.look,
+        None if of is None else engine_subject(of.name),
+        None if of is None else of.look,
         post,
         timeout=timeout,
     )

@@ -136,10 +136,11 @@ def _samples(snapshot: Snapshot, name: str, spec: ProbeSpec) -> Iterator[Metric]
     readings = [r for (probe, _), r in snapshot.state.readings.items() if probe == name]
     fresh = [r for r in readings if _fresh(r, snapshot, spec)]
     for declared in spec.samples:
-        if declared.type is not str:
+        if declared.type is not str and declared.exported:
             yield _family(spec, declared, fresh)
-    if spec.subject_kind is SubjectKind.GPU and any(s.type is str for s in spec.samples):
-        yield _cards(spec, fresh)
+    words = tuple(s for s in spec.samples if s.type is str and s.metric)
+    for metric in {declared.metric: None for declared in words}:
+        yield _info(metric, {s.name for s in words if s.metric == metric}, fresh)
 
 
 def _fresh(reading: Reading, snapshot: Snapshot, spec: ProbeSpec) -> bool:
@@ -175,16 +176,15 @@ def _values(sample: Sampled, declared: SampleSpec, *, engine: bool) -> tuple[str
     return (sample.subject.name, *values) if engine else values
 
 
-def _cards(spec: ProbeSpec, fresh: list[Reading]) -> Metric:
+def _info(metric: str, words: set[str], fresh: list[Reading]) -> Metric:
     """What is text about a GPU, as labels of one info series a GPU."""
-    words = {declared.name for declared in spec.samples if declared.type is str}
     cards: dict[Labels, dict[str, str]] = {}
     for reading in fresh:
         for sample in reading.samples:
             if sample.sample in words:
                 card = cards.setdefault(sample.labels, dict(sample.labels))
                 card[sample.sample] = str(sample.value)
-    info = InfoMetricFamily("nvidia_gpu", "Name and versions of a GPU.", labels=())
+    info = InfoMetricFamily(metric.removesuffix("_info"), "Name and versions of a GPU.", labels=())
     for card in cards.values():
         info.add_metric((), card)
     return info

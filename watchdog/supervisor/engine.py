@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from watchdog.supervisor.ladder import (
     unknown_requests,
 )
 from watchdog.supervisor.members import MemberTable, key
-from watchdog.supervisor.spawn import Launch, environment, spawn, without_secrets
+from watchdog.supervisor.spawn import Launch, environment, lasting, spawn, without_secrets
 
 _LOOK_PERIOD = 0.2
 """Several probes look in the same moment: one look at the set serves them all."""
@@ -76,6 +76,16 @@ class SupervisedEngine:
     def endpoint(self) -> Endpoint:
         """Where it is spoken to."""
         return self._settings.endpoint
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What starts it."""
+        return self._settings.launch.command
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What its next start gets, without what belongs to one generation alone."""
+        return lasting(self._settings.launch)
 
     def processes(self) -> tuple[ProcessInfo, ...]:
         """The living set, the leader first; what was found is recorded for the next watchdog."""

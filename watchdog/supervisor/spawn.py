@@ -35,18 +35,25 @@ class Launch:
     gpus: tuple[str, ...] | None = None
 
 
+def lasting(launch: Launch) -> dict[str, str]:
+    """What every generation's environment has: ours, then what we set, then what the user set."""
+    ours = {ENGINE_VARIABLE: launch.engine}
+    if launch.gpus is not None:
+        # Without it CUDA counts the fastest card first, and NVML as the bus does.
+        ours["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        ours["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpus)
+    return dict(os.environ) | ours | dict(launch.env)
+
+
 def environment(launch: Launch, generation: str, tempdir: Path) -> dict[str, str]:
-    """The engine's environment: ours, then what we set, then what the user set, then the id."""
+    """The environment of one generation: what lasts, its private places, and its id."""
     base = dict(os.environ)
-    ours = {
-        ENGINE_VARIABLE: launch.engine,
+    own = {
         "TMPDIR": str(tempdir),
         "VLLM_RPC_BASE_PATH": str(tempdir),
         "TORCHINDUCTOR_CACHE_DIR": base.get("TORCHINDUCTOR_CACHE_DIR") or _compile_cache(),
     }
-    if launch.gpus is not None:
-        ours["CUDA_VISIBLE_DEVICES"] = ",".join(launch.gpus)
-    return base | ours | dict(launch.env) | {GENERATION_VARIABLE: generation}
+    return lasting(launch) | own | dict(launch.env) | {GENERATION_VARIABLE: generation}
 
 
 def spawn(launch: Launch, env: Mapping[str, str], household: Household) -> subprocess.Popen[bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from watchdog.core.engine import firing
-from watchdog.core.model import SERVING, Incident, Labels, ProcessState
+from watchdog.core.model import SERVING, Incident, ProcessState, Sampled
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
 
@@ -57,19 +59,26 @@ def engine(snapshot: Snapshot, one: EngineState) -> Body:
 
 
 def gpus(snapshot: Snapshot) -> list[Body]:
-    """Every GPU of the last reading, by NVML index."""
-    cards: dict[Labels, Body] = {}
+    """Every GPU of the last reading, by NVML index; samples with labels of their own as objects."""
+    cards: dict[str, Body] = {}
     for (probe, _), reading in snapshot.state.readings.items():
         if probe != "gpu":
             continue
         for sample in reading.samples:
             labels = dict(sample.labels)
-            card = cards.setdefault(
-                sample.labels,
-                {"index": int(labels.get("gpu", -1)), "uuid": labels.get("uuid", "")},
-            )
-            card[sample.sample] = sample.value
+            index, uuid = labels.pop("gpu", "-1"), labels.pop("uuid", "")
+            card = cards.setdefault(index, {"index": int(index), "uuid": uuid})
+            _put(card, sample, labels)
     return sorted(cards.values(), key=lambda card: int(str(card["index"])))
+
+
+def _put(card: Body, sample: Sampled, labels: Mapping[str, str]) -> None:
+    if not labels:
+        card[sample.sample] = sample.value
+        return
+    inner = card.setdefault(sample.sample, {})
+    if isinstance(inner, dict):
+        inner["/".join(labels.values())] = sample.value
 
 
 def findings(snapshot: Snapshot) -> list[Body]:
@@ -81,6 +90,8 @@ def findings(snapshot: Snapshot) -> list[Body]:
             "phase": "firing",
             "severity": finding.severity.value,
             "summary": finding.summary,
+            "evidence": dict(finding.evidence),
+            "runbook": finding.runbook,
             "since": snapshot.stamp(finding.since),
         }
         for _, finding in firing(snapshot.state)

@@ -5,7 +5,18 @@ Durations come from the card's own counters: a reading a second would miss what 
 
 from __future__ import annotations
 
-from watchdog.core.conditions import Above, All, AnyOf, Condition, Fell, Not, OneOf, Rose, Unless
+from watchdog.core.conditions import (
+    Above,
+    All,
+    AnyKnown,
+    AnyOf,
+    Condition,
+    Fell,
+    Not,
+    OneOf,
+    Rose,
+    Unless,
+)
 from watchdog.core.model import HoldReason, Severity, SubjectKind
 from watchdog.core.rules import Rule
 
@@ -25,7 +36,7 @@ def _slowed(reason: str, share: float) -> Condition:
     return Rose(f"gpu.throttle_seconds.{reason}", _SPAN, share * _SPAN)
 
 
-_BUSY = AnyOf(
+_BUSY = AnyKnown(
     (
         Above("gpu.utilization_percent", 80),
         All((Above("engine.waiting", 0), Not(OneOf("gpu.throttled.idle", (True,))))),
@@ -59,7 +70,9 @@ _FAULTS = (
     Rule(
         name="gpu-lost",
         subject=_GPU,
-        when=AnyOf((OneOf("gpu.state", ("lost",)), Rose("xid.class_errors.reboot", 30 * _MINUTES))),
+        when=AnyKnown(
+            (OneOf("gpu.state", ("lost",)), Rose("xid.class_errors.reboot", 30 * _MINUTES))
+        ),
         severity=Severity.CRITICAL,
         summary="the GPU is off the bus: only a reboot brings it back, no restart can help",
         runbook="gpu-lost",
@@ -70,7 +83,7 @@ _FAULTS = (
     Rule(
         name="gpu-reset-needed",
         subject=_GPU,
-        when=AnyOf(
+        when=AnyKnown(
             (
                 OneOf("gpu.state", ("needs reset",)),
                 # 3 drains peer-to-peer work and 5 the IMEX domain: the GPU itself serves on.
@@ -132,7 +145,7 @@ _SLOWDOWN = (
     Rule(
         name="gpu-thermal-slowdown",
         subject=_GPU,
-        when=AnyOf((_slowed("hw_thermal", _SOME), _slowed("sw_thermal", _SOME))),
+        when=AnyKnown((_slowed("hw_thermal", _SOME), _slowed("sw_thermal", _SOME))),
         severity=Severity.WARNING,
         summary="the GPU slows itself down because it is too hot",
         clear_for=_SPAN,
@@ -162,7 +175,7 @@ _SLOWDOWN = (
     Rule(
         name="gpu-hot",
         subject=_GPU,
-        when=AnyOf(
+        when=AnyKnown(
             (
                 Above("gpu.temperature_celsius", of="gpu.temperature_limit_celsius"),
                 Above("gpu.memory_temperature_celsius", of="gpu.memory_temperature_limit_celsius"),
@@ -361,7 +374,7 @@ _TENANTS = (
     Rule(
         name="gpu-unreadable",
         subject=_GPU,
-        when=Not(OneOf("gpu.state", ("ok", "lost", "needs reset"))),
+        when=Not(OneOf("gpu.state", ("ok", "lost", "GPU not found", "needs reset"))),
         severity=Severity.WARNING,
         summary="the GPU answers no question; what it does is not known",
         hold_for=30.0,

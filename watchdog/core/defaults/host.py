@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog.core.conditions import Above, All, AnyOf, Not, OneOf
+from watchdog.core.conditions import Above, All, AnyKnown, Not, OneOf
 from watchdog.core.model import HoldReason, Severity, SubjectKind
 from watchdog.core.rules import Rule
 
@@ -27,7 +27,7 @@ HOST_RULES = (
     Rule(
         name="driver-mismatch",
         subject=_HOST,
-        when=AnyOf(
+        when=AnyKnown(
             (
                 OneOf("driver.versions_match", (False,)),
                 OneOf("driver.nvml", ("library and driver versions differ",)),

@@ -1,0 +1,1 @@
+"""Xids: how the driver words them, and what each one asks for."""

@@ -1,0 +1,194 @@
+"""The driver: its module against its library, its nodes and cards, and what the engines need of it.
+
+All but NVML comes from files, and no device is opened: what hangs in the driver is NVML's worker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from probes._nvml.client import NvmlUnavailableError, lease
+from watchdog.contracts import Box, EngineTarget, Probe, ProbeSpec, SampleSpec
+from watchdog.core.model import (
+    HOST,
+    Sampled,
+    Seconds,
+    SubjectKind,
+    Unread,
+    Value,
+    engine_subject,
+)
+from watchdog.nvidia import devices, engine_cuda, versions
+from watchdog.nvidia.fit import engine_fit
+
+_RESERVE: Seconds = 0.2
+"""Between giving up on NVML and the probe's own deadline."""
+_ENGINE = ("engine",)
+_OK = "ok"
+_UNRESPONSIVE = "unresponsive"
+_STUCK = "D"
+_LONGEST = 300
+"""Characters of a list in words: eight cards with one trouble each fit."""
+
+_Toolkit = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)?$")]
+_Version = Annotated[str, msgspec.Meta(pattern=r"^\d+(\.\d+)+$")]
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``floors``: the driver that a CUDA needs where the table lacks it, ``"13.5" = "620.10"``."""
+
+    floors: dict[_Toolkit, _Version] = msgspec.field(default_factory=dict)
+
+
+class Nvml(Protocol):
+    """What is used of ``NvmlClient``."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the last request was not answered."""
+        ...
+
+    @property
+    def unanswered_since(self) -> Seconds | None:
+        """When the first of the present row of hanging requests began."""
+        ...
+
+    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
+        """One answer; raises NvmlUnavailableError."""
+        ...
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+def _words(name: str, text: str, labels: tuple[str, ...] = ()) -> SampleSpec:
+    return SampleSpec(name, str, "", text, labels=labels)
+
+
+_SAMPLES = (
+    _words("module_version", "Version of the kernel module that is loaded."),
+    _words("library_version", "Version of the user library that a new process gets."),
+    SampleSpec("versions_match", bool, "", "Whether module and library have one version."),
+    _words("nvml", '"ok", "unresponsive", or why NVML cannot be used.'),
+    SampleSpec("unresponsive_seconds", float, "seconds", "Time since NVML last answered."),
+    SampleSpec("gpus_expected", int, "", "Cards on the bus that NVML should find here."),
+    SampleSpec("gpus_found", int, "", "Cards that NVML finds."),
+    _words("device_trouble", "What keeps device nodes and cards from being used."),
+    SampleSpec(
+        "stale_libraries",
+        bool,
+        "",
+        "Whether the engine runs on libraries of the driver that were replaced since.",
+        labels=_ENGINE,
+    ),
+    _words("stale_library_names", "The replaced libraries.", _ENGINE),
+    SampleSpec(
+        "fits", bool, "", "Whether the driver can run the engine's CUDA at all.", labels=_ENGINE
+    ),
+    _words("misfit", "Why it cannot, or what is limited.", _ENGINE),
+    _words("cuda_wanted", "The CUDA that the engine's torch was built for.", _ENGINE),
+)
+
+
+class Driver:
+    """One look at the driver's files, one question to NVML, and one look at every engine."""
+
+    def __init__(self, settings: Settings, client: Nvml, box: Box, root: str = "/") -> None:
+        self._floors, self._client, self._box, self._root = settings.floors, client, box, root
+
+    def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
+        """Yields what is known. Files come first: NVML may take all the time there is."""
+        yield from self._versions()
+        yield from self._devices()
+        for engine in self._box.engines():
+            yield from self._engine(engine)
+        yield from self._nvml(deadline - _RESERVE)
+
+    def close(self) -> None:
+        """Give the client back."""
+        self._client.close()
+
+    def _versions(self) -> Iterator[Sampled]:
+        module = versions.loaded_module(self._root)
+        library = versions.user_library(os.environ, self._root)
+        if module:
+            yield Sampled(HOST, "module_version", module)
+        if library:
+            yield Sampled(HOST, "library_version", library)
+        if module and library:
+            yield Sampled(HOST, "versions_match", module == library)
+
+    def _devices(self) -> Iterator[Sampled]:
+        """Nothing where there is no driver and nothing is wrong either."""
+        loaded = bool(versions.loaded_module(self._root))
+        lost = (f"GPU {bus} does not answer on the bus" for bus in devices.fallen(self._root))
+        troubles = (*lost, *devices.node_troubles(self._root))
+        if loaded or troubles:
+            yield Sampled(HOST, "device_trouble", _line("; ", troubles))
+        count = devices.expected(self._root)
+        if loaded and count is not None:
+            yield Sampled(HOST, "gpus_expected", count)
+
+    def _nvml(self, deadline: Seconds) -> Iterator[Sampled]:
+        try:
+            answer = self._client.ask("cards", deadline)
+        except NvmlUnavailableError as error:
+            yield from self._unanswered(str(error))
+            return
+        yield Sampled(HOST, "nvml", _OK)
+        yield Sampled(HOST, "unresponsive_seconds", 0.0)
+        yield Sampled(HOST, "gpus_found", len(answer.get("gpus", ())))
+
+    def _unanswered(self, why: str) -> Iterator[Sampled]:
+        since = self._client.unanswered_since
+        words = (self._client.trouble or why) if since is None else _UNRESPONSIVE
+        silent = 0.0 if since is None else max(0.0, time.monotonic() - since)
+        yield Sampled(HOST, "nvml", words)
+        yield Sampled(HOST, "unresponsive_seconds", silent)
+
+    def _engine(self, engine: EngineTarget) -> Iterator[Sampled]:
+        wanted = engine_cuda.wanted(engine.command, engine.environment, self._root)
+        if wanted:
+            yield _of(engine, "cuda_wanted", wanted)
+        fit = engine_fit(wanted, engine.environment, self._root, self._floors)
+        if fit.fits is not None:
+            yield _of(engine, "fits", fit.fits)
+            yield _of(engine, "misfit", fit.words)
+        stale = versions.stale_libraries(_readable(engine), self._root)
+        if stale is not None:
+            yield _of(engine, "stale_libraries", bool(stale))
+            yield _of(engine, "stale_library_names", _line(", ", stale))
+
+
+def _readable(engine: EngineTarget) -> Iterator[int]:
+    """Not those in uninterruptible sleep, which may hold the lock that reading maps waits for."""
+    return (process.pid for process in engine.processes() if process.state != _STUCK)
+
+
+def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:
+    return Sampled(engine_subject(engine.name), name, value, (("engine", engine.name),))
+
+
+def _line(between: str, words: Iterable[str]) -> str:
+    whole = between.join(words)
+    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 1]}…"
+
+
+def _build(settings: Settings, box: Box) -> Probe:
+    return Driver(settings, lease(), box)
+
+
+PROBE = ProbeSpec(
+    name="driver",
+    subject_kind=SubjectKind.HOST,
+    settings=Settings,
+    samples=_SAMPLES,
+    build=_build,
+    period=10.0,
+)

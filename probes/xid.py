@@ -1,0 +1,298 @@
+"""Xids: what the driver says went wrong on a card, from the kernel log and from NVML's events.
+
+The kernel log comes first: it has the process and the text, and needs no driver that answers. In a
+container it is often out of reach; then NVML's events are all there is, and when those are missing
+too, that is said: an unread log is not a log without Xids. Counts start with the watchdog.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from probes._kmsg import PATH, KernelLog, KernelLogError
+from probes._nvml.client import NvmlUnavailableError, lease
+from probes._xid.cards import ROOT, Cards
+from probes._xid.classes import Classes, XidClass, changes
+from probes._xid.line import XidLine, XidLines, normalized
+from probes._xid.once import Once
+from watchdog.contracts import Box, Owner, Probe, ProbeSpec, SampleSpec
+from watchdog.core.model import (
+    HOST,
+    Sampled,
+    Seconds,
+    SubjectKind,
+    Unread,
+    engine_subject,
+)
+
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's own, whose pids its log speaks of: PROC_PID_INIT_INO of linux/proc_ns.h."""
+_BATCH = 128
+_RESERVE: Seconds = 0.2
+"""Seconds between the last look at a source and the probe's own deadline."""
+_MEMORY: Seconds = 30.0
+"""A process that an Xid ends is often gone before its line is read: so long it is remembered."""
+_LONGEST = 200
+_MINE = frozenset({Owner.ENGINE, Owner.ORPHAN})
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``classes`` moves Xids, ``{"43" = "ignored"}``; ``kmsg`` is the kernel log's device."""
+
+    classes: dict[str, str] = {}
+    kmsg: str = PATH
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when a class or a number is none."""
+        changes(self.classes)
+
+
+class Asks(Protocol):
+    """The part of ``NvmlClient`` that this probe uses, besides ``cards`` where it is there."""
+
+    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
+        """The answer to one request; raises NvmlUnavailableError."""
+        ...
+
+    def close(self) -> None:
+        """Give the client back."""
+        ...
+
+
+def _own_pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where the probe runs: the driver's directory of cards, its pid namespace, its clock."""
+
+    gpus: str = ROOT
+    pid_namespace: Callable[[], str] = _own_pid_namespace
+    clock: Callable[[], Seconds] = time.monotonic
+
+
+class XidProbe:
+    """Counts from its making on; every read yields all counts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        box: Box,
+        client: Asks,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        around = surroundings or Surroundings()
+        self._box, self._client, self._clock = box, client, around.clock
+        self._host_pids = around.pid_namespace() == FIRST_PID_NAMESPACE
+        self._log, self._lines, self._told_lost = KernelLog(settings.kmsg), XidLines(), 0
+        self._classes, self._cards, self._once = (
+            Classes(changes(settings.classes)),
+            Cards(around.gpus),
+            Once(),
+        )
+        self._members: dict[int, tuple[str, Seconds]] = {}
+        self._errors: Counter[tuple[str, int]] = Counter()
+        self._by_class: Counter[tuple[str, XidClass]] = Counter()
+        self._last: dict[str, tuple[XidLine, XidClass]] = {}
+        self._engine_by_class: Counter[tuple[str, XidClass]] = Counter()
+        self._engine_last: dict[str, tuple[XidLine, XidClass]] = {}
+
+    def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
+        """Yields all counts; only ``source`` and its trouble when neither source can be read."""
+        now = self._clock()
+        self._remember(now)
+        log_trouble = self._drain(now, deadline - _RESERVE)
+        nvml_trouble = self._ask(now, deadline - _RESERVE)
+        for line in self._once.due(now, at_once=bool(log_trouble)):
+            self._count(line)
+        yield from self._sources(log_trouble, nvml_trouble)
+        if not (log_trouble and nvml_trouble):
+            yield from self._of_cards()
+            yield from self._of_engines()
+
+    def close(self) -> None:
+        """Give the client back and let go of the log."""
+        self._log.close()
+        self._client.close()
+
+    def _remember(self, now: Seconds) -> None:
+        """Whose each process is, while it can be seen."""
+        if not self._host_pids:
+            return
+        for engine in self._box.engines():
+            self._members.update({p.pid: (engine.name, now) for p in engine.processes()})
+        self._members = {p: kept for p, kept in self._members.items() if now - kept[1] <= _MEMORY}
+
+    def _drain(self, now: Seconds, until: Seconds) -> str:
+        """Count what the kernel log has; the trouble of reading it, or ""."""
+        try:
+            while entries := self._log.read(_BATCH):
+                for entry in entries:
+                    line = self._lines.found(entry)
+                    if line is not None and self._once.kernel(line, entry.at, now):
+                        self._count(line)
+                if time.monotonic() >= until:
+                    break
+        except KernelLogError as error:
+            return str(error)
+        return ""
+
+    def _ask(self, now: Seconds, until: Seconds) -> str:
+        """Take NVML's events, within half of the time left; the trouble of asking, or ""."""
+        left = max(until - time.monotonic(), 0.0)
+        try:
+            answer = self._client.ask("events", until - left / 2)
+        except NvmlUnavailableError as error:
+            return str(error)
+        finally:
+            self._cards.learn(getattr(self._client, "cards", ()))
+        for event in answer.get("events", ()):
+            line = self._event(event)
+            if line is not None:
+                self._once.event(line, now)
+        return "" if answer.get("supported") else "cannot read Xids through NVML: not supported"
+
+    def _event(self, event: Mapping[str, Any]) -> XidLine | None:
+        xid, gi, ci = (event.get(key) for key in ("xid", "gi", "ci"))
+        if not isinstance(xid, int) or xid <= 0:
+            return None
+        uuid, told = (str(event.get(key) or "") for key in ("uuid", "bus_id"))
+        place = normalized(told) or self._cards.place(uuid)
+        self._cards.named(place, uuid)
+        return XidLine(place, xid, gi=gi, ci=ci)
+
+    def _count(self, line: XidLine) -> None:
+        kind = self._classes.of(line)
+        self._errors[line.bus_id, line.xid] += 1
+        self._by_class[line.bus_id, kind] += 1
+        self._last[line.bus_id] = line, kind
+        engine = self._engine_of(line.pid)
+        if engine:
+            self._engine_by_class[engine, kind] += 1
+            self._engine_last[engine] = line, kind
+
+    def _engine_of(self, pid: int | None) -> str:
+        """The engine of a process that the kernel names; "" when it is nobody's or unknown."""
+        if pid is None:
+            return ""
+        if not self._host_pids:  # the number means another process here, or none
+            names = [engine.name for engine in self._box.engines()]
+            return names[0] if len(names) == 1 else ""
+        owned = self._box.owner(pid)
+        if owned.owner is Owner.UNKNOWN:
+            return self._members.get(pid, ("", 0.0))[0]
+        return owned.engine if owned.owner in _MINE else ""
+
+    def _sources(self, log_trouble: str, nvml_trouble: str) -> Iterator[Sampled]:
+        works = [] if log_trouble else ["kmsg"]
+        works += [] if nvml_trouble else ["nvml"]
+        trouble = log_trouble or self._newly_lost()
+        if not works:
+            trouble = f"{log_trouble}; {nvml_trouble}"
+        yield Sampled(HOST, "source", "+".join(works) or "none")
+        yield Sampled(HOST, "source_trouble", trouble)
+
+    def _newly_lost(self) -> str:
+        """A gap in the log may hide an Xid: told once, at the read that found it."""
+        lost, self._told_lost = self._log.lost - self._told_lost, self._log.lost
+        return f"cannot read {lost} lines of the kernel log: they are gone" if lost else ""
+
+    def _of_cards(self) -> Iterator[Sampled]:
+        cards = {card.bus_id: card for card in self._cards.known()}
+        cards.update({place: self._cards.at(place) for place in self._last})
+        for place, card in cards.items():
+            for kind in XidClass:
+                labels = (*card.labels, ("class", kind.value))
+                yield Sampled(card.subject, "class_errors", self._by_class[place, kind], labels)
+            for (where, xid), count in self._errors.items():
+                if where == place:
+                    yield Sampled(card.subject, "errors", count, (*card.labels, ("xid", str(xid))))
+            if place in self._last:
+                yield Sampled(card.subject, "last", self._told(self._last[place]), card.labels)
+
+    def _of_engines(self) -> Iterator[Sampled]:
+        for engine in self._box.engines():
+            subject, label = engine_subject(engine.name), ("engine", engine.name)
+            for kind in XidClass:
+                count = self._engine_by_class[engine.name, kind]
+                labels = (label, ("class", kind.value))
+                yield Sampled(subject, "engine_errors", count, labels)
+            if engine.name in self._engine_last:
+                told = self._told(self._engine_last[engine.name])
+                yield Sampled(subject, "engine_last", told, (label,))
+
+    def _told(self, last: tuple[XidLine, XidClass]) -> str:
+        """In words; made when they are asked for, because a card may get its name late."""
+        line, kind = last
+        return sentence(line, kind, self._cards.at(line.bus_id).words)
+
+
+def sentence(line: XidLine, kind: XidClass, card: str) -> str:
+    """One Xid in one line of at most 200 characters, whatever its text is made of."""
+    mig = "" if line.gi is None else f" (MIG {line.gi}/{'-' if line.ci is None else line.ci})"
+    name = f" ({line.name})" if line.name else ""
+    process = "" if line.pid is None else f", process {line.pid}{name}"
+    told = f": {line.summary}" if line.summary else ""
+    whole = f"Xid {line.xid} ({kind}) on {card}{mig}{process}{told}"
+    whole = "".join(c if c.isprintable() else "?" for c in whole)
+    return whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 1]}…"
+
+
+def _build(settings: Settings, box: Box) -> Probe:
+    return XidProbe(settings, box, lease())
+
+
+_CARD = ("gpu", "uuid")
+
+PROBE = ProbeSpec(
+    name="xid",
+    subject_kind=SubjectKind.GPU,
+    settings=Settings,
+    samples=(
+        SampleSpec(
+            "errors",
+            int,
+            "",
+            "Xids since the watchdog started, by number.",
+            counter=True,
+            labels=(*_CARD, "xid"),
+            metric="nvidia_gpu_xid_errors_total",
+        ),
+        SampleSpec(
+            "class_errors",
+            int,
+            "",
+            "Xids since the watchdog started, by what they ask for.",
+            counter=True,
+            labels=(*_CARD, "class"),
+        ),
+        SampleSpec("last", str, "", "The last Xid of a card, in words.", labels=_CARD),
+        SampleSpec(
+            "engine_errors",
+            int,
+            "",
+            "Xids of the engine's processes since the watchdog started, by what they ask for.",
+            counter=True,
+            labels=("engine", "class"),
+        ),
+        SampleSpec(
+            "engine_last", str, "", "The last Xid of an engine's process.", labels=("engine",)
+        ),
+        SampleSpec("source", str, "", "Where Xids are read: kmsg, kmsg+nvml, nvml or none."),
+        SampleSpec("source_trouble", str, "", "Why a source cannot be read; empty when it can."),
+    ),
+    build=_build,
+    period=1.0,
+    timeout=5.0,
+)
