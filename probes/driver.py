@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from probes._nvml.client import NvmlUnavailableError, lease
+from probes._nvml.client import PREFIX, NvmlUnavailableError, lease
 from watchdog.contracts import Box, EngineTarget, Probe, ProbeSpec, SampleSpec
 from watchdog.core.model import (
     HOST,
@@ -47,11 +47,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Nvml(Protocol):
     """What is used of ``NvmlClient``."""
-
-    @property
-    def trouble(self) -> str:
-        """Why the last request was not answered."""
-        ...
 
     @property
     def unanswered_since(self) -> Seconds | None:
@@ -147,7 +142,7 @@ class Driver:
 
     def _unanswered(self, why: str) -> Iterator[Sampled]:
         since = self._client.unanswered_since
-        words = (self._client.trouble or why) if since is None else _UNRESPONSIVE
+        words = why.removeprefix(PREFIX) if since is None else _UNRESPONSIVE
         silent = 0.0 if since is None else max(0.0, time.monotonic() - since)
         yield Sampled(HOST, "nvml", words)
         yield Sampled(HOST, "unresponsive_seconds", silent)

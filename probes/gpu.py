@@ -66,6 +66,7 @@ _MEASURED = (
         temperature_margin_celsius="Distance of the core to where clocks are reduced.",
         temperature_slowdown_celsius="Core temperature at which hardware reduces clocks.",
         temperature_limit_celsius="Highest core temperature for operation.",
+        memory_temperature_limit_celsius="Highest memory temperature for operation.",
         temperature_slowdown_margin_celsius="Margin at which hardware reduces clocks.",
     ),
     *_specs(

@@ -53,6 +53,8 @@ class Card:
         self.kept: dict[str, dict[str, Any]] = {}
         self.due: dict[str, float] = {}
         self.since = 0
+        self.samples_due = 0.0
+        self.utilization: float | None = None
         self.doubted: set[Key] = set()
         self.wants_restart = False
         self._suspects = frozenset(suspects)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,10 +32,11 @@ _ATTACH: Seconds = 20.0
 first, which takes seconds a card, and a new worker would begin again."""
 _GRACE: Seconds = 0.5
 _MOST_HUNG = 2
-_PREFIX = "cannot read any GPU: "
-_NO_TIME = f"{_PREFIX}there is no time left"
-_LATE = f"{_PREFIX}no answer in time"
-_SILENT = f"{_PREFIX}the driver does not respond"
+PREFIX = "cannot read any GPU: "
+"""What every error begins with; NVML's own words follow."""
+_NO_TIME = f"{PREFIX}there is no time left"
+_LATE = f"{PREFIX}no answer in time"
+_SILENT = f"{PREFIX}the driver does not respond"
 
 
 class NvmlUnavailableError(Exception):
@@ -43,6 +45,23 @@ class NvmlUnavailableError(Exception):
 
 class NvmlHungError(NvmlUnavailableError):
     """The driver did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardIdentity:
+    """Which card it is; ``bus_id`` as the kernel writes it: ``0000:00:06.0``."""
+
+    index: int
+    uuid: str
+    bus_id: str
+
+
+def _identities(answer: Mapping[str, Any]) -> tuple[CardIdentity, ...]:
+    return tuple(
+        CardIdentity(int(said["index"]), str(said["uuid"]), str(said["bus_id"]))
+        for said in answer.get("gpus", ())
+        if "uuid" in said and "bus_id" in said
+    )
 
 
 class Conversation:
@@ -66,6 +85,7 @@ class Conversation:
         self._closed = False
         self.trouble = ""
         self.unanswered_since: Seconds | None = None
+        self.cards: tuple[CardIdentity, ...] = ()
 
     def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
         """See NvmlClient."""
@@ -79,6 +99,7 @@ class Conversation:
                 raise NvmlUnavailableError(_NO_TIME)
             answer = self._answered(request, deadline, began)
             self.trouble, self.unanswered_since = "", None
+            self.cards = _identities(answer) or self.cards
             return answer
         finally:
             self._turn.release()
@@ -142,13 +163,13 @@ class Conversation:
         if not worker.proven:
             self._pause("the NVML worker dies at once", min(self._rest, _SHORT_REST))
         self._discard()
-        self._fail(f"{_PREFIX}the NVML worker died")
+        self._fail(f"{PREFIX}the NVML worker died")
 
     def _pause(self, why: str, rest: Seconds) -> NoReturn:
         """The worker ends, and nothing is tried for a while."""
         self._discard()
         self._rest_until = time.monotonic() + rest
-        self._fail(f"{_PREFIX}{why}")
+        self._fail(f"{PREFIX}{why}")
 
     def _fail(self, words: str) -> NoReturn:
         self.trouble = words
@@ -223,6 +244,11 @@ class NvmlClient:
         An error of NVML's is an answer too. CLOCK_MONOTONIC.
         """
         return self._talk.unanswered_since
+
+    @property
+    def cards(self) -> tuple[CardIdentity, ...]:
+        """The cards of the last answer of anybody that named any, lost ones included."""
+        return self._talk.cards
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from probes._nvml.names import ALL_ONES_64, degrees, distance, long, percent, wo
 
 _CORE = 0
 _SM, _MEMORY = 1, 2
-_SLOWDOWN, _GPU_MAX = 1, 3
+_SLOWDOWN, _MEMORY_MAX, _GPU_MAX = 1, 2, 3
 _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0
 _UTILIZATION_SAMPLES = 1
 _MEMORY_V2 = 0x02000028
@@ -39,6 +39,7 @@ _VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 5: "reliabi
 _KNOWN_REASONS = 0x1FF
 """What a driver knows that does not say which reasons it knows."""
 _SECOND_US = 1_000_000
+_SAMPLES_PERIOD = 5.0
 
 Values = dict[str, Any]
 
@@ -49,19 +50,25 @@ def _tell(values: Values, name: str, value: float | None, scale: float = 1) -> N
 
 
 def _utilization(card: Card, values: Values) -> None:
-    """The mean of what the driver sampled since the last request; one rate says little.
+    """The mean of what the driver sampled lately; one rate says little.
 
-    A card that is split (MIG) has none.
+    The samples cost more than everything else at every request together, so they are asked for
+    every few seconds. A card that is split (MIG) has no utilisation.
     """
     if values.get("mig"):
         return
     rates = card.call("nvmlDeviceGetUtilizationRates")
     _tell(values, "memory_utilization_percent", percent(rates.memory))
     _tell(values, "utilization_percent", percent(rates.gpu))
-    _tell(values, "utilization_percent", _sampled(card))
+    now = time.monotonic()
+    if now >= card.samples_due:
+        card.samples_due = now + _SAMPLES_PERIOD
+        card.utilization = _sampled(card)
+    _tell(values, "utilization_percent", card.utilization)
 
 
 def _sampled(card: Card) -> float | None:
+    """The mean since the last time, None when there is nothing new or no such buffer."""
     since = card.since or int(time.time() * _SECOND_US) - _SECOND_US
     try:
         _, samples = card.call("nvmlDeviceGetSamples", _UTILIZATION_SAMPLES, more=since)
@@ -217,14 +224,11 @@ def _links(card: Card, values: Values) -> None:
         values["nvlinks_active"] = sum(1 <= state <= _SLEEPS for state in found.values())
 
 
-def _slowdown(card: Card, values: Values) -> None:
-    degree = degrees(card.call("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN))
-    _tell(values, "temperature_slowdown_celsius", degree)
+def _threshold(name: str, which: int) -> Callable[[Card, Values], None]:
+    def read(card: Card, values: Values) -> None:
+        _tell(values, name, degrees(card.call("nvmlDeviceGetTemperatureThreshold", which)))
 
-
-def _limit(card: Card, values: Values) -> None:
-    degree = degrees(card.call("nvmlDeviceGetTemperatureThreshold", _GPU_MAX))
-    _tell(values, "temperature_limit_celsius", degree)
+    return read
 
 
 def _slowdown_margin(card: Card, values: Values) -> None:
@@ -256,8 +260,9 @@ LOOKS = (
     Look("energy", 30, _energy),
     Look("fabric", 30, _fabric),
     Look("NVLink", 30, _links),
-    Look("slowdown temperature", 3600, _slowdown),
-    Look("temperature limit", 3600, _limit),
+    Look("slowdown temperature", 3600, _threshold("temperature_slowdown_celsius", _SLOWDOWN)),
+    Look("temperature limit", 3600, _threshold("temperature_limit_celsius", _GPU_MAX)),
+    Look("memory limit", 3600, _threshold("memory_temperature_limit_celsius", _MEMORY_MAX)),
     Look("slowdown margin", 3600, _slowdown_margin),
     Look("highest clock", 3600, _max_clock),
     Look("utilization", 0, _utilization),
@@ -274,5 +279,5 @@ LOOKS = (
     Look("PCIe link", 0, _link),
 )
 """Those that cost a driver's call of a millisecond come first and seldom (H200: energy 3.2 ms,
-highest clock 1.2, margin 0.8 to 6, throttle counters 0.7, the others 0.2 at most). Of those at
-every request only the samples of the utilisation do: 2.8 ms on an H200, of 3.5 for all."""
+highest clock 1.2, margin 0.8 to 6, throttle counters 0.7, the others 0.2 at most); the samples of
+the utilisation, 2.8 ms, have a period of their own."""

@@ -154,7 +154,7 @@ class Session:
     @staticmethod
     def _disown(card: Card, said: dict[str, Any], words: str) -> None:
         """Nothing that it said before counts any more."""
-        card.kept, card.due = {}, {}
+        card.kept, card.due, card.utilization = {}, {}, None
         index = said["index"]
         said.clear()
         said.update({"index": index, "errors": {"": words}, **card.identity})

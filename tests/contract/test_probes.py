@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.support.engines import Target, black_hole, raw_server
+from tests.support.engines import Engines, Target, black_hole, raw_server
 from tests.support.simulated import free_port
 from watchdog import registry
 from watchdog.contracts import Endpoint, Probe, ProbeError, ProbeSpec
@@ -21,8 +21,8 @@ GRACE = 5.0
 def built(spec: ProbeSpec, port: int) -> Probe:
     """A probe with default settings."""
     engine = spec.subject_kind is SubjectKind.ENGINE
-    target = Target(Endpoint("127.0.0.1", port, served_name="m")) if engine else None
-    return spec.build(spec.settings(), target)
+    target = Target(Endpoint("127.0.0.1", port, served_name="m"))
+    return spec.build(spec.settings(), target if engine else Engines((target,)))
 
 
 def run_once(spec: ProbeSpec, probe: Probe, timeout: float) -> ReadingTaken:

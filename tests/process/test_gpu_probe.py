@@ -26,6 +26,7 @@ SERIES = (
     "temperature_margin_celsius",
     "temperature_slowdown_celsius",
     "temperature_limit_celsius",
+    "memory_temperature_limit_celsius",
     "temperature_slowdown_margin_celsius",
     "power_watts",
     "power_limit_watts",

@@ -13,7 +13,7 @@ from probes._nvml.client import NvmlClient
 from probes.gpu import Gpu
 from tests.support import fake_nvml
 from tests.support.fake_nvml import LOST, FakeNvml, asking, sweep
-from tests.support.simulated import PATIENCE
+from tests.support.simulated import PATIENCE, until
 from watchdog.core.model import Sampled, Unread
 
 NEEDS_RESET = 16
@@ -302,13 +302,22 @@ def test_it_reads(nvml: FakeNvml, client: NvmlClient, which: str) -> None:
 
 
 def test_utilization_is_a_mean(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: what the driver sampled since the last look is averaged; else it is a rate."""
+    """FACT: what the driver sampled is averaged, and the mean holds until there are more."""
     now = int(time.time() * 1e6) + 60_000_000
     nvml.set(sample=[f"{now} 10", f"{now + 1} 30"], utilization=99)
     assert card(client)["utilization_percent"] == 20
     nvml.set(sample=[f"{now} 10", f"{now + 1} 30", f"{now + 2} 70"])
-    assert card(client)["utilization_percent"] == 70
+    assert card(client)["utilization_percent"] == 20
+    until(lambda: card(client)["utilization_percent"] == 70)
+    until(lambda: card(client)["utilization_percent"] == 99)
+
+
+def test_utilization_without_samples_is_the_rate(nvml: FakeNvml, client: NvmlClient) -> None:
+    """FACT: a driver that keeps no samples tells its rate at every look."""
+    nvml.set({"samples": "-", "sample": None, "utilization": 99})
     assert card(client)["utilization_percent"] == 99
+    nvml.set(utilization=3)
+    assert card(client)["utilization_percent"] == 3
 
 
 def test_reasons_are_told_one_by_one(nvml: FakeNvml, client: NvmlClient) -> None:

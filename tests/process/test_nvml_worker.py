@@ -51,10 +51,10 @@ def client(nvml: FakeNvml) -> Iterator[NvmlClient]:
 
 def test_every_sweep_looks_again(nvml: FakeNvml, client: NvmlClient) -> None:
     """FACT: what changed since the last sweep is in the next."""
-    assert sweep(client)["gpus"][0]["utilization_percent"] == 99
+    assert sweep(client)["gpus"][0]["memory_utilization_percent"] == 24
     nvml.set(IDLE)
     (card,) = sweep(client)["gpus"]
-    assert card["utilization_percent"] == 0
+    assert card["memory_utilization_percent"] == 0
     assert card["power_watts"] < 100
 
 

@@ -11,9 +11,10 @@ import pytest
 from probes._nvml.client import NvmlHungError, NvmlUnavailableError
 from probes.xid import Settings, Surroundings, XidProbe
 from tests.support import fake_nvml
+from tests.support.engines import Engines, engines
 from tests.support.fake_nvml import asking
 from tests.support.simulated import until
-from tests.support.xids import NO_CARDS, TWO, Engines, Found, Told, desk, engines
+from tests.support.xids import NO_CARDS, TWO, Found, Told, desk
 from watchdog.contracts import Owned, Owner, ProcessInfo
 from watchdog.core.model import Sampled, Value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from watchdog.core.model import (
     HOST,
     Labels,
@@ -56,35 +58,34 @@ def of(subject: Subject, index: int) -> Labels:
 
 def gpu(
     at: Seconds,
-    index: int = 0,
+    values: Mapping[str, Value] | None = None,
     *,
-    reasons: dict[str, bool] | None = None,
-    throttled: dict[str, float] | None = None,
-    **values: Value,
+    reasons: Mapping[str, bool] | None = None,
+    throttled: Mapping[str, float] | None = None,
 ) -> Reading:
     """What ``gpu`` reads of one healthy, idle card, changed by ``values``.
 
     ``throttled`` are seconds of slowdown by reason, ``reasons`` those in force.
     """
-    return cards(at, {index: values}, reasons=reasons, throttled=throttled)
+    return cards(at, {0: values or {}}, reasons=reasons, throttled=throttled)
 
 
 def cards(
     at: Seconds,
-    changes: dict[int, dict[str, Value]],
+    changes: Mapping[int, Mapping[str, Value]],
     *,
-    reasons: dict[str, bool] | None = None,
-    throttled: dict[str, float] | None = None,
+    reasons: Mapping[str, bool] | None = None,
+    throttled: Mapping[str, float] | None = None,
 ) -> Reading:
     """The same of several cards, by index."""
     found: list[Sampled] = []
     for index, values in changes.items():
         subject = card(index)
         labels = of(subject, index)
-        found += [Sampled(subject, n, v, labels) for n, v in (HEALTHY | values).items()]
+        found += [Sampled(subject, n, v, labels) for n, v in {**HEALTHY, **values}.items()]
         for name, on in (IDLE_REASONS if reasons is None else reasons).items():
             found.append(Sampled(subject, "throttled", on, (*labels, ("reason", name))))
-        slow = {"hw_thermal": 0.0, "sw_thermal": 0.0, "hw_power_brake": 0.0} | (throttled or {})
+        slow = {"hw_thermal": 0.0, "sw_thermal": 0.0, "hw_power_brake": 0.0, **(throttled or {})}
         for name, seconds in slow.items():
             found.append(Sampled(subject, "throttle_seconds", seconds, (*labels, ("reason", name))))
     return Reading("gpu", at, 0.0, tuple(found))
@@ -126,17 +127,18 @@ def xids(
         for kind in CLASSES
     ]
     found.append(Sampled(HOST, "source_trouble", ""))
-    for kind, count in ({**dict.fromkeys(CLASSES, 0), **own} if own else {}).items():
+    for kind, count in {**dict.fromkeys(CLASSES, 0), **own}.items() if own else ():
         both = (("engine", engine), ("class", kind))
         found.append(Sampled(engine_subject(engine), "engine_errors", count, both))
+    for kind in list(own or ())[-1:]:
         text = f"Xid of class {kind}"
         found.append(Sampled(engine_subject(engine), "engine_last", text, (("engine", engine),)))
     return Reading("xid", at, 0.0, tuple(found))
 
 
-def driver(at: Seconds, **values: Value) -> Reading:
+def driver(at: Seconds, values: Mapping[str, Value] | None = None) -> Reading:
     """What ``driver`` reads of a driver that is well, changed by ``values``."""
     usual: dict[str, Value] = {"nvml": "ok", "unresponsive_seconds": 0.0, "device_trouble": ""}
-    usual |= {"versions_match": True, "gpus_expected": 1, "gpus_found": 1}
-    pairs = (usual | values).items()
+    usual |= {"versions_match": True, "gpus_expected": 1, "gpus_found": 1, **(values or {})}
+    pairs = usual.items()
     return Reading("driver", at, 0.0, tuple(Sampled(HOST, name, value) for name, value in pairs))

@@ -3,11 +3,11 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from watchdog.contracts import Endpoint, EngineLook, ProcessInfo
+from watchdog.contracts import Endpoint, EngineLook, EngineTarget, Owned, Owner, ProcessInfo
 from watchdog.core.model import ProcessState, Sampled, Unread, Value
 
 
@@ -22,6 +22,8 @@ class Target:
     )
     living: tuple[ProcessInfo, ...] = ()
     logged: int | None = None
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def look(self) -> EngineLook:
         """The current view."""
@@ -34,6 +36,27 @@ class Target:
     def log_bytes(self) -> int | None:
         """Size of the log."""
         return self.logged
+
+
+def engines(*names: str) -> tuple[Target, ...]:
+    """Engines of these names."""
+    return tuple(Target(Endpoint("127.0.0.1", 1), name=name) for name in names)
+
+
+@dataclass
+class Engines:
+    """A box with engines and the owners of pids."""
+
+    targets: tuple[Target, ...] = field(default_factory=lambda: engines("main"))
+    owners: Mapping[int, Owned] = field(default_factory=dict)
+
+    def engines(self) -> tuple[EngineTarget, ...]:
+        """As given."""
+        return self.targets
+
+    def owner(self, pid: int) -> Owned:
+        """As given; everybody else cannot be seen."""
+        return self.owners.get(pid, Owned(Owner.UNKNOWN))
 
 
 def values(read: object) -> dict[str, Value]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from probes._nvml.client import NvmlUnavailableError
 from probes.xid import FIRST_PID_NAMESPACE, PROBE, Settings, Surroundings, XidProbe
-from tests.support.engines import Target
-from watchdog.contracts import Endpoint, EngineTarget, Owned, Owner
+from tests.support.engines import Engines
 from watchdog.core.model import Event, ReadingTaken, Value
 from watchdog.runner import ProbeRun
 
@@ -71,35 +70,6 @@ class Told:
         uuid = next((card.uuid for card in self.cards if card.bus_id == bus_id), "")
         event = {"uuid": uuid, "bus_id": bus_id, "xid": xid, "gi": None, "ci": None}
         self.events.append(event | more)
-
-
-@dataclass
-class Engine(Target):
-    """An engine of a box: nothing here looks at its command."""
-
-    command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def engines(*names: str) -> tuple[Engine, ...]:
-    """Engines of these names."""
-    return tuple(Engine(Endpoint("127.0.0.1", 1), name=name) for name in names)
-
-
-@dataclass
-class Engines:
-    """A box with engines and the owners of pids."""
-
-    targets: tuple[Engine, ...] = field(default_factory=lambda: engines("main"))
-    owners: Mapping[int, Owned] = field(default_factory=dict)
-
-    def engines(self) -> tuple[EngineTarget, ...]:
-        """As given."""
-        return self.targets
-
-    def owner(self, pid: int) -> Owned:
-        """As given; everybody else cannot be seen."""
-        return self.owners.get(pid, Owned(Owner.UNKNOWN))
 
 
 @dataclass

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.support.box import card, cards, driver, gpu, holders, lost, xids
 from tests.support.core import NAME, Story, http, metrics, process, serving
 from watchdog.core import cards as own_cards
 from watchdog.core.engine import firing
-from watchdog.core.model import Cause, HoldReason, ProcessState, Verb, Verdict
+from watchdog.core.model import Cause, HoldReason, ProcessState, Reading, Value, Verb, Verdict
 from watchdog.core.state import EngineSettings, EngineState, State
 
 
@@ -69,10 +71,10 @@ def test_a_card_that_comes_back_restarts_nobody() -> None:
 
 
 @pytest.mark.parametrize("reading", [lost(4.0), lost(4.0, state="needs reset")])
-def test_a_dead_engine_on_a_faulty_card_is_held(reading: object) -> None:
+def test_a_dead_engine_on_a_faulty_card_is_held(reading: Reading) -> None:
     """FACT (G7, G9): its restart is held as inhibited, once, and is made when the card is back."""
     story = serving().read(gpu(1.0))
-    story.read(reading)  # type: ignore[arg-type]
+    story.read(reading)
     story.exited(5.0)
     for at in range(6, 60):
         story.tick(float(at))
@@ -102,7 +104,7 @@ def test_a_mismatched_driver_blocks_every_start() -> None:
     """FACT (G12): a crash is not followed by a start that must fail, and nothing is charged."""
     story = serving()
     for at in range(1, 30, 5):
-        story.read(driver(float(at), versions_match=False))
+        story.read(driver(float(at), {"versions_match": False}))
     story.exited(31.0)
     story.tick(40.0)
     assert [decision.hold for decision in story.decisions] == [HoldReason.BLOCKED]
@@ -116,7 +118,7 @@ def test_a_serving_engine_is_not_restarted_onto_a_mismatched_driver() -> None:
     """FACT (G12): the operator's restart is refused with the reason; a stop is obeyed."""
     story = serving()
     for at in range(1, 30, 5):
-        story.read(driver(float(at), versions_match=False))
+        story.read(driver(float(at), {"versions_match": False}))
     story.command(Verb.RESTART, 31.0)
     assert story.decisions[-1].hold is HoldReason.BLOCKED
     assert "kernel module differ" in story.decisions[-1].detail
@@ -124,13 +126,13 @@ def test_a_serving_engine_is_not_restarted_onto_a_mismatched_driver() -> None:
     assert [decision.action for decision in story.acts] == ["stop_engine"]
 
 
-def stuck(last: int, **card_values: float) -> Story:
+def stuck(last: int, card: Mapping[str, Value]) -> Story:
     """A request makes no token for ``last`` seconds although the engine computes."""
     story = serving()
     for at in range(3, last, 3):
         now = float(at)
         story.read(
-            gpu(now, **card_values),
+            gpu(now, card),
             process(now, cpu_seconds=now),
             http(now, canary="timeout", took=3.0),
             metrics(now, 0.0, running=1),
@@ -140,23 +142,27 @@ def stuck(last: int, **card_values: float) -> Story:
 
 def test_a_working_gpu_gives_a_long_prefill_time() -> None:
     """FACT (H5): with memory in use by kernels it is busy at 200 s, when it would be stalled."""
-    busy = {"utilization_percent": 99.0, "memory_utilization_percent": 24.0}
-    story = stuck(200, **busy)
+    busy: dict[str, Value] = {"utilization_percent": 99.0, "memory_utilization_percent": 24.0}
+    story = stuck(200, busy)
     assert story.engine.verdict is Verdict.BUSY
     assert not story.acts
-    assert stuck(400, **busy).acts
+    assert stuck(400, busy).acts
 
 
 def test_a_spinning_gpu_is_no_work() -> None:
     """FACT (H6): 100 % use, no memory use, 166 of 700 W: stalled after the long deadline."""
-    spin = {"utilization_percent": 100.0, "memory_utilization_percent": 0.0, "power_watts": 166.0}
-    assert not stuck(120, **spin).acts
-    assert [decision.cause for decision in stuck(200, **spin).acts] == [Cause.STALLED]
+    spin: dict[str, Value] = {
+        "utilization_percent": 100.0,
+        "memory_utilization_percent": 0.0,
+        "power_watts": 166.0,
+    }
+    assert not stuck(120, spin).acts
+    assert [decision.cause for decision in stuck(200, spin).acts] == [Cause.STALLED]
 
 
 def test_an_idle_gpu_is_no_work() -> None:
     """FACT: an engine that burns CPU while its card idles is stalled as without a card."""
-    assert [decision.cause for decision in stuck(200).acts] == [Cause.STALLED]
+    assert [decision.cause for decision in stuck(200, {}).acts] == [Cause.STALLED]
 
 
 def test_an_xid_before_the_exit_is_its_cause() -> None:

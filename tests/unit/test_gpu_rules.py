@@ -42,7 +42,7 @@ def seconds(last: int, first: int = 0) -> Iterator[Seconds]:
 
 def test_a_healthy_card_fires_nothing_for_an_hour() -> None:
     """FACT: idle is no finding, whatever the clock and the link do at idle."""
-    readings = (gpu(at, pcie_link_generation=1 + int(at) % 5) for at in seconds(3600))
+    readings = (gpu(at, {"pcie_link_generation": 1 + int(at) % 5}) for at in seconds(3600))
     assert lived(serving(), readings) == set()
 
 
@@ -50,8 +50,7 @@ def test_a_power_cap_at_full_load_is_normal() -> None:
     """FACT (G5): 691 W of 700 W with reason sw_power_cap all the time is no finding."""
     reasons = IDLE_REASONS | {"idle": False, "sw_power_cap": True}
     readings = (
-        gpu(at, reasons=reasons, throttled={"sw_power_cap": at * 0.9}, **LOAD)
-        for at in seconds(900)
+        gpu(at, LOAD, reasons=reasons, throttled={"sw_power_cap": at * 0.9}) for at in seconds(900)
     )
     assert lived(serving(), readings) == set()
 
@@ -110,8 +109,12 @@ def test_a_card_that_does_not_count_slowdown_is_not_judged_by_it() -> None:
 def test_a_hot_card_is_named_by_its_own_limit() -> None:
     """FACT: above the card's own limit for a minute, not above a number of ours."""
     story = serving()
-    assert lived(story, (gpu(at, temperature_celsius=88.0) for at in seconds(70))) == {"gpu-hot"}
-    assert lived(serving(), (gpu(at, temperature_celsius=87.0) for at in seconds(600))) == set()
+    assert lived(story, (gpu(at, {"temperature_celsius": 88.0}) for at in seconds(70))) == {
+        "gpu-hot"
+    }
+    assert (
+        lived(serving(), (gpu(at, {"temperature_celsius": 87.0}) for at in seconds(600))) == set()
+    )
 
 
 DOWN: dict[str, Value] = {
@@ -127,7 +130,7 @@ def test_a_downclock_without_a_reason_is_named() -> None:
     """FACT (G6): slow, hungry for nothing, and no reason named for a minute: a finding."""
     story = serving()
     reasons = dict.fromkeys(IDLE_REASONS, False)
-    ever = lived(story, (gpu(at, reasons=reasons, **DOWN) for at in seconds(70)))
+    ever = lived(story, (gpu(at, DOWN, reasons=reasons) for at in seconds(70)))
     assert ever == {"gpu-unexplained-downclock"}
 
 
@@ -137,7 +140,7 @@ def test_a_growing_queue_shows_a_downclock_too() -> None:
     reasons = dict.fromkeys(IDLE_REASONS, False)
     for at in seconds(70):
         story.read(metrics(at, at, running=1, waiting=10 + at))
-        story.read(gpu(at, reasons=reasons, **DOWN | {"utilization_percent": 12.0}))
+        story.read(gpu(at, DOWN | {"utilization_percent": 12.0}, reasons=reasons))
     assert fired(story) == {"gpu-unexplained-downclock"}
     assert not story.acts
 
@@ -146,7 +149,7 @@ def test_a_growing_queue_shows_a_downclock_too() -> None:
 def test_a_downclock_with_a_reason_is_explained(reason: str) -> None:
     """FACT (G6): the driver's own word, known to us or not, is an explanation."""
     reasons = dict.fromkeys(IDLE_REASONS, False) | {reason: True}
-    readings = (gpu(at, reasons=reasons, **DOWN) for at in seconds(120))
+    readings = (gpu(at, DOWN, reasons=reasons) for at in seconds(120))
     assert lived(serving(), readings) == set()
 
 
@@ -154,7 +157,7 @@ def test_a_spin_deadlock_is_no_downclock() -> None:
     """FACT: a kernel that spins has 100 % use and low power at full clock."""
     reasons = dict.fromkeys(IDLE_REASONS, False)
     spin: dict[str, Value] = DOWN | {"sm_clock_hertz": 1980e6, "power_watts": 166.0}
-    assert lived(serving(), (gpu(at, reasons=reasons, **spin) for at in seconds(120))) == set()
+    assert lived(serving(), (gpu(at, spin, reasons=reasons) for at in seconds(120))) == set()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,7 @@ def test_an_xid_of_old_is_forgotten() -> None:
 )
 def test_the_drivers_own_word_decides(action: int, fires: bool) -> None:  # noqa: FBT001
     """FACT (G9): a recovery action that ends the GPU's use fires, known or not; 3 does not."""
-    story = serving().read(gpu(1.0, recovery_action=action))
+    story = serving().read(gpu(1.0, {"recovery_action": action}))
     assert ("gpu-reset-needed" in fired(story)) is fires
 
 
@@ -214,7 +217,7 @@ def test_the_drivers_own_word_decides(action: int, fires: bool) -> None:  # noqa
 def test_memory_and_links(changes: dict[str, Value], rule: str) -> None:
     """FACT (G15): each trouble of memory cells and links has its finding after it was well."""
     story = serving().read(gpu(0.0))
-    ever = lived(story, (gpu(at, **changes) for at in seconds(80, 1)))
+    ever = lived(story, (gpu(at, changes) for at in seconds(80, 1)))
     assert rule in ever
     assert ever <= {rule, "gpu-pcie-narrow"}
     assert story.engine.verdict is not Verdict.GPU_FAULT
@@ -223,7 +226,7 @@ def test_memory_and_links(changes: dict[str, Value], rule: str) -> None:
 def test_a_narrow_slot_is_only_told() -> None:
     """FACT (G15): fewer lanes than the card has, from the start, are the slot's: information."""
     story = serving()
-    ever = lived(story, (gpu(at, pcie_link_width=8) for at in seconds(120)))
+    ever = lived(story, (gpu(at, {"pcie_link_width": 8}) for at in seconds(120)))
     assert ever == {"gpu-pcie-narrow"}
     assert not story.state.incidents
 
@@ -231,7 +234,7 @@ def test_a_narrow_slot_is_only_told() -> None:
 def test_one_lost_card_does_not_hide_the_others() -> None:
     """FACT (G7): the finding is about the lost card, and the others are judged on."""
     story = serving().read(cards(0.0, {0: {}, 1: {}}))
-    samples = (*lost(1.0, 1).samples, *gpu(1.0, 0, remap_pending=True).samples)
+    samples = (*lost(1.0, 1).samples, *gpu(1.0, {"remap_pending": True}).samples)
     story.read(Reading("gpu", 1.0, 0.0, samples))
     found = {(finding.rule, finding.subject) for _, finding in firing(story.state)}
     assert found == {("gpu-lost", card(1)), ("gpu-remap-pending", card(0))}
@@ -276,13 +279,13 @@ def test_orphans_are_named() -> None:
 )
 def test_what_is_wrong_with_the_driver(changes: dict[str, Value], rule: str) -> None:
     """FACT (G10 to G12): each trouble of the driver has one finding."""
-    assert lived(serving(), (driver(at, **changes) for at in range(0, 60, 5))) == {rule}
+    assert lived(serving(), (driver(float(at), changes) for at in range(0, 60, 5))) == {rule}
 
 
 def test_a_slow_driver_is_no_finding_yet() -> None:
     """FACT (G10): a call may take a minute in the GPU's firmware and come back."""
-    hangs = {"nvml": "unresponsive", "unresponsive_seconds": 60.0}
-    assert lived(serving(), (driver(at, **hangs) for at in range(0, 60, 5))) == set()
+    hangs: dict[str, Value] = {"nvml": "unresponsive", "unresponsive_seconds": 60.0}
+    assert lived(serving(), (driver(float(at), hangs) for at in range(0, 60, 5))) == set()
 
 
 def test_silence_of_a_probe_resolves_nothing() -> None:

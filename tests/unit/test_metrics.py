@@ -100,7 +100,7 @@ def test_every_promised_family_is_there_before_anything_happened() -> None:
         assert any(line.startswith(f"# HELP {full} ") for line in text), full
     for spec in registry.probes().values():
         for sample in spec.samples:
-            if sample.type is not str:
+            if sample.type is not str and sample.exported:
                 name = sample.metric or f"vllm_watchdog_{spec.name}_{sample.name}"
                 assert any(line.startswith(f"# TYPE {name}") for line in text), name
 
@@ -249,14 +249,18 @@ def test_gpu_samples_carry_their_own_names_and_labels() -> None:
         SampleSpec(
             "power", float, "", "P.", labels=("gpu", "uuid"), metric="nvidia_gpu_power_watts"
         ),
-        SampleSpec("name", str, "", "N.", labels=("gpu", "uuid")),
+        SampleSpec("name", str, "", "N.", labels=("gpu", "uuid"), metric="nvidia_gpu_info"),
+        SampleSpec("state", str, "", "S.", labels=("gpu", "uuid")),
+        SampleSpec("pid", int, "", "I.", labels=("gpu", "uuid"), exported=False),
     )
     labels = (("gpu", "0"), ("uuid", "GPU-1"))
     card = Subject(SubjectKind.GPU, "GPU-1")
-    samples = (Sampled(card, "power", 70.5, labels), Sampled(card, "name", 'H"\\\n', labels))
+    pairs = (("power", 70.5), ("name", 'H"\\\n'), ("state", "ok"), ("pid", 7))
+    samples = tuple(Sampled(card, name, value, labels) for name, value in pairs)
     page = exporter(shown(Reading("toy", 1.0, 0.1, samples), 1.0), specs)
     assert series(page, "nvidia_gpu_power_watts") == {("0", "GPU-1"): 70.5}
     assert series(page, "nvidia_gpu_info") == {("0", 'H"\\\n', "GPU-1"): 1.0}
+    assert not series(page, "vllm_watchdog_toy_")
 
 
 def test_probes_show_how_they_fare() -> None:

@@ -176,12 +176,12 @@ def test_pythonpath_and_the_users_packages_come_first(tmp_path: Path) -> None:
     put(tmp_path, "/usr/bin/python3.12")
     torch(tmp_path, "/usr/lib/python3/dist-packages", OLD)
     command, root = ("/usr/bin/python3.12", "serve.py"), str(tmp_path)
-    assert wanted(command, {"HOME": "/home/u"}, root) == "11.8"
-    torch(tmp_path, "/home/u/.local/lib/python3.12/site-packages")
-    assert wanted(command, {"HOME": "/home/u"}, root) == "13.0"
-    assert wanted(command, {"HOME": "/home/u", "PYTHONNOUSERSITE": "1"}, root) == "11.8"
+    assert wanted(command, {"HOME": "/opt/u"}, root) == "11.8"
+    torch(tmp_path, "/opt/u/.local/lib/python3.12/site-packages")
+    assert wanted(command, {"HOME": "/opt/u"}, root) == "13.0"
+    assert wanted(command, {"HOME": "/opt/u", "PYTHONNOUSERSITE": "1"}, root) == "11.8"
     torch(tmp_path, "/opt/extra", CUDA_13.replace("13.0", "12.8"))
-    assert wanted(command, {"HOME": "/home/u", "PYTHONPATH": "/opt/extra"}, root) == "12.8"
+    assert wanted(command, {"HOME": "/opt/u", "PYTHONPATH": "/opt/extra"}, root) == "12.8"
 
 
 def test_a_real_environment_is_read_as_its_python_imports(tmp_path: Path) -> None:

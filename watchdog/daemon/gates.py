@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from watchdog.command_line import EngineCommand, Form
 from watchdog.contracts import Box, ProbeSpec
 from watchdog.core.model import Cause
 from watchdog.daemon.gpu_look import PROBE, GpuLook
-from watchdog.nvidia import misfit, mismatch
+from watchdog.nvidia import misfit, mismatch, wanted
 from watchdog.supervisor.gate import GateStep, Refusal
 from watchdog.supervisor.gpu_gate import Baselines, memory_released
 
+_VLLM = frozenset({Form.SERVE, Form.API_SERVER})
 _DEFAULT_SHARE = 0.9
 """``--gpu-memory-utilization`` of a vLLM that is not told another: 0.9 up to 0.18, later 0.92. The
 smaller one, because a start that might work is not refused."""
@@ -20,35 +21,74 @@ smaller one, because a start that might work is not refused."""
 
 @dataclass(slots=True)
 class Gates:
-    """Makes the steps of every engine; ``close`` gives back what they look with."""
+    """Makes the steps of every engine; ``close`` gives back what they look with.
+
+    ``floors`` are what the probe ``driver`` is told of drivers that its table lacks.
+    """
 
     specs: Mapping[str, ProbeSpec]
     box: Box
+    floors: Mapping[str, str]
     _baselines: Baselines = field(default_factory=Baselines)
     _look: GpuLook | None = None
 
     def steps(
-        self, name: str, said: EngineCommand, environment: Callable[[], Mapping[str, str]]
+        self,
+        name: str,
+        said: EngineCommand,
+        environment: Callable[[], Mapping[str, str]],
+        seen: Callable[[], Iterable[str]],
     ) -> tuple[GateStep, ...]:
-        """The steps for one engine, the quick ones first."""
+        """The steps for one engine, the quick one first.
+
+        ``seen`` gives the UUIDs of the cards that it was last seen on.
+        """
+
+        def memory() -> Refusal | None:
+            around = environment()
+            cuda = bool(wanted(said.argv, around))
+            return memory_released(
+                self._gpus(),
+                name,
+                tuple(seen()) or visible(around) or self._likely(said),
+                _share(said) if cuda else None,
+                self._baselines,
+            )()
+
         return (
-            GateStep("driver-fits", lambda: _driver(name, said.argv, environment())),
-            GateStep(
-                "gpu-memory",
-                memory_released(
-                    self._gpus(),
-                    name,
-                    visible(environment()),
-                    _share(said),
-                    self._baselines,
-                ),
-            ),
+            GateStep("driver-fits", lambda: self._driver(name, said.argv, environment())),
+            GateStep("gpu-memory", memory),
         )
 
     def close(self) -> None:
         """No start comes any more."""
         if self._look is not None:
             self._look.close()
+
+    def _driver(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+    ) -> Refusal | None:
+        """What wants no CUDA starts on any driver."""
+        if not wanted(command, environment):
+            return None
+        differs = mismatch(environment)
+        if differs:
+            return Refusal(Cause.DRIVER_MISMATCH, f"cannot start {name}: {differs}")
+        old = misfit(command, environment, floors=self.floors)
+        return Refusal(Cause.DRIVER_TOO_OLD, f"cannot start {name}: {old}") if old else None
+
+    def _likely(self, said: EngineCommand) -> tuple[str, ...] | None:
+        """Without a word CUDA takes the first cards; which those are is sure among equal ones.
+
+        None is all cards, and no card where they differ: nothing is then refused for memory.
+        """
+        if said.form not in _VLLM:
+            return None
+        found = self._gpus()() or ()
+        if len({card.total_bytes for card in found}) > 1:
+            return ()
+        count = said.tensor_parallel * said.pipeline_parallel * said.data_parallel
+        return tuple(str(index) for index in range(count))
 
     def _gpus(self) -> GpuLook:
         if self._look is None:
@@ -74,16 +114,8 @@ def visible(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(cards)
 
 
-def _driver(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Refusal | None:
-    differs = mismatch(environment)
-    if differs:
-        return Refusal(Cause.DRIVER_MISMATCH, f"cannot start {name}: {differs}")
-    too_old = misfit(command, environment)
-    return Refusal(Cause.DRIVER_TOO_OLD, f"cannot start {name}: {too_old}") if too_old else None
-
-
 def _share(said: EngineCommand) -> float | None:
     """The share of a card that the engine wants for itself; None when nobody knows."""
     if said.gpu_memory_utilization is not None:
         return said.gpu_memory_utilization
-    return _DEFAULT_SHARE if said.form in {Form.SERVE, Form.API_SERVER} else None
+    return _DEFAULT_SHARE if said.form in _VLLM else None

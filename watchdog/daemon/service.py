@@ -91,7 +91,7 @@ class Service:
         state = self._recalled()
         targets: dict[str, EngineTarget] = {}
         box = EngineBox(targets, self._store)
-        self._gates = Gates(self._specs, box)
+        self._gates = Gates(self._specs, box, config.probes["driver"].settings.floors)
         self._engines = build_engines(
             config,
             _log_dir(state_dir, durable=durable),

@@ -13,10 +13,10 @@ from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig, RuleOverride
 from watchdog.contracts import ActionSpec, Box, EngineTarget, ProbeSpec
 from watchdog.core.defaults import DEFAULT_RULES
-from watchdog.core.model import Event, SubjectKind, engine_subject
+from watchdog.core.model import Event, Subject, SubjectKind, engine_subject
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineSettings as CoreSettings
-from watchdog.core.state import State
+from watchdog.core.state import EngineState, State
 from watchdog.daemon.engines import Target, requests_in
 from watchdog.daemon.gates import Gates, visible
 from watchdog.executor import Actor
@@ -25,8 +25,8 @@ from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroun
 from watchdog.supervisor.ladder import StopSettings
 from watchdog.supervisor.spawn import Launch, lasting
 
-_SHUTDOWN_SLACK = 60.0
-"""For an action that was under way when the shutdown came."""
+_SHUTDOWN_SLACK = 90.0
+"""For an action that was under way when the shutdown came: a start waits 60 s for GPU memory."""
 SIMULATED_PORT = 8000
 """vLLM's own default, so that whoever knows vLLM finds the simulator where it would be."""
 
@@ -77,7 +77,12 @@ def _engine(  # noqa: PLR0913, PLR0917 - what one engine is made of
         stop=StopSettings(
             config.stop.drain_timeout, config.stop.term_timeout, config.stop.kill_timeout
         ),
-        gate=gates.steps(name, said, lambda: lasting(launch)),
+        gate=gates.steps(
+            name,
+            said,
+            lambda: lasting(launch),
+            lambda: (card.name for card in _seen_on(published().engines.get(name))),
+        ),
         running_requests=lambda: requests_in(published().engines.get(name)),
     )
     supervised = SupervisedEngine(settings, around)
@@ -86,6 +91,10 @@ def _engine(  # noqa: PLR0913, PLR0917 - what one engine is made of
         Target(supervised, published),
         Actor(supervised, actions, around.notify),
     )
+
+
+def _seen_on(engine: EngineState | None) -> frozenset[Subject]:
+    return frozenset() if engine is None else engine.cards
 
 
 def launch_of(name: str, config: EngineConfig, state_dir: Path) -> Launch:

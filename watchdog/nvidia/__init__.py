@@ -4,6 +4,7 @@ Every function takes a ``root``: where the file system begins. Tests give it a t
 whose links are relative: an absolute one leads out of it.
 """
 
+from watchdog.nvidia.engine_cuda import wanted
 from watchdog.nvidia.fit import misfit, mismatch
 
-__all__ = ["misfit", "mismatch"]
+__all__ = ["misfit", "mismatch", "wanted"]
