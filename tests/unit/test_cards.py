@@ -212,3 +212,31 @@ def test_an_xid_restarts_nobody() -> None:
         )
     assert not story.acts
     assert story.engine.verdict is Verdict.READY
+
+
+def test_memory_that_others_hold_costs_no_budget() -> None:
+    """FACT (G2): a start that the gate refuses for hours is tried again and again, ever slower."""
+    story = serving()
+    story.exited(10.0)
+    for _ in range(50):
+        assert story.engine.in_flight == "restart_engine"
+        at = story.acts[-1].at
+        story.finished(at + 1.0, "restart_engine", ok=False, cause=Cause.GPU_MEMORY_SHORT)
+        assert story.engine.retry_at is not None
+        assert story.engine.retry_at - at <= 1.0 + 1.1 * story.settings.backoff_max
+        story.tick(story.engine.retry_at)
+    assert not story.engine.history.breaker_open
+    assert not story.engine.history.restarts[1:]
+    assert story.acts[-1].at > 3600.0
+
+
+def test_a_start_that_fails_by_itself_costs_budget() -> None:
+    """FACT (D7): the engine's own failures are counted as ever, and end in a breaker."""
+    story = serving()
+    story.exited(10.0)
+    while story.engine.in_flight:
+        at = story.acts[-1].at
+        story.finished(at + 1.0, "restart_engine", ok=False, cause=Cause.PORT_IN_USE)
+        if story.engine.retry_at is not None:
+            story.tick(story.engine.retry_at)
+    assert story.engine.history.breaker_open

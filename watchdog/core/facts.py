@@ -21,7 +21,7 @@ from watchdog.core.model import (
     Tick,
     Verb,
 )
-from watchdog.core.policy import failed
+from watchdog.core.policy import failed, refunded
 from watchdog.core.state import EngineState, PolicySettings, State
 
 _Taken = tuple[State, tuple[Record, ...]]
@@ -183,6 +183,8 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
     if outcome.unkillable:
         engine = move(engine, ProcessState.UNKILLABLE, event.at)
         return replace(engine, reasons=(outcome.explanation,))
+    if outcome.cause is Cause.GPU_MEMORY_SHORT and outcome.action == "restart_engine":
+        engine = refunded(engine)  # somebody else's memory must not use up the engine's budget
     engine = replace(engine, leader=None, ready_at=None)
     engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings)
     reasons = (outcome.explanation,)

@@ -121,6 +121,14 @@ def charge(engine: EngineState, at: Seconds, policy: PolicySettings) -> EngineSt
     return replace(engine, history=history)
 
 
+def refunded(engine: EngineState) -> EngineState:
+    """``engine`` without its last restart on its account: the box refused, and nothing was started.
+
+    The failure counts for the backoff all the same.
+    """
+    return replace(engine, history=replace(engine.history, restarts=engine.history.restarts[:-1]))
+
+
 def open_breaker(engine: EngineState) -> EngineState:
     """``engine`` after its budget was spent: only a person closes the breaker."""
     return replace(engine, history=replace(engine.history, breaker_open=True))

@@ -1,0 +1,206 @@
+"""Faults of GPUs through the real daemon: what it says of its engine, and what it leaves alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import cuda_engine, fake_nvml
+from tests.support.daemon import Daemon, running, simulated_command
+from tests.support.fake_nvml import IDLE, LOST, VERSIONS_DIFFER, FakeNvml
+from tests.support.simulated import alive, free_port, until
+
+READY = 60.0
+GIB = 1 << 30
+QUICK = """
+[probes.driver]
+period = "500ms"
+[[rule]]
+name = "gpu-foreign-memory"
+for = "1s"
+[[rule]]
+name = "driver-mismatch"
+for = "1s"
+"""
+"""The same judgements with less patience."""
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> FakeNvml:
+    """Two idle cards."""
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    fake = fake_nvml.build(folder)
+    fake.cards = 2
+    fake.set(IDLE)
+    return fake
+
+
+@contextlib.contextmanager
+def watching(folder: Path, nvml: FakeNvml, config: str = "", *flags: str) -> Iterator[Daemon]:
+    """A daemon in front of an engine that wants CUDA; its own card is card 0."""
+    port = free_port()
+    command = cuda_engine.command(folder / "env", port, *flags)
+    file = folder / "watchdog.toml"
+    file.write_text(f"[engine.main]\ngpus = [0]\n{config}")
+    with running(
+        folder / "state", command, port, config=file, environment=nvml.environment
+    ) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, nvml: FakeNvml) -> Iterator[Daemon]:
+    """A daemon with a ready engine, that has read the cards."""
+    with watching(tmp_path, nvml, QUICK) as started:
+        started.wait_ready(READY)
+        until(lambda: len(started.status()["gpus"]) == 2)
+        yield started
+
+
+def fires(daemon: Daemon, rule: str) -> bool:
+    """Whether the rule has a finding."""
+    return rule in {finding["rule"] for finding in daemon.status().get("findings", [])}
+
+
+def test_a_lost_card_is_a_gpu_fault_and_no_restart(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G7): /healthz 503 with the reason, the other card's series, and the same engine."""
+    before = daemon.engine()["generation"]
+    nvml.set({"0.lost": LOST})
+    until(lambda: daemon.verdict() == "gpu_fault")
+    code, body = daemon.get("/healthz")
+    assert code == 503
+    assert "GPU 0" in json.loads(body)["engines"]["main"]["reasons"][0]
+    assert daemon.metric('nvidia_gpu_power_watts{gpu="0"') is None
+    assert daemon.metric('nvidia_gpu_power_watts{gpu="1"')
+    nvml.heal()
+    until(lambda: daemon.get("/healthz")[0] == 200)
+    assert daemon.engine()["generation"] == before
+    assert len(daemon.events("engine.started")) == 1
+
+
+def test_a_crash_on_a_lost_card_waits_for_it(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G7): the restart is held as inhibited, costs nothing, and comes with the card."""
+    nvml.set({"0.lost": LOST})
+    until(lambda: daemon.verdict() == "gpu_fault")
+    before = daemon.engine()
+    os.kill(before["pid"], signal.SIGKILL)
+    held = daemon.wait_event("decision.hold")
+    assert held["reason"] == "inhibited"
+    assert daemon.engine()["state"] == "backoff"
+    assert daemon.engine()["budget_remaining"] == before["budget_remaining"]
+    nvml.heal()
+    daemon.wait_ready(READY)
+    assert daemon.engine()["starts"] == 2
+
+
+def test_a_lost_card_of_somebody_else_changes_nothing(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT: /healthz counts the engine's own cards only."""
+    nvml.set({"1.lost": LOST})
+    until(lambda: fires(daemon, "gpu-lost"))
+    assert daemon.get("/healthz")[0] == 200
+    incident = daemon.wait_event("incident.opened")
+    assert (incident["rule"], incident["engine"]) == ("gpu-lost", "")
+
+
+def test_thermal_slowdown_is_told_and_restarts_nobody(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G4): a minute of slowdown on the card's own counter is a finding; it serves on."""
+    until(lambda: daemon.metric("nvidia_gpu_throttle_seconds_total") is not None)
+    nvml.set({"0.field.270": "0 3 60000000000", "0.reasons": 0x48})
+    until(lambda: fires(daemon, "gpu-thermal-critical"))
+    throttled = 'nvidia_gpu_throttled{gpu="0",reason="hw_thermal"'
+    assert daemon.metric(throttled) == 1
+    assert daemon.get("/healthz")[0] == 200
+    assert not daemon.events("decision.act")[1:]
+
+
+def test_a_version_mismatch_spares_a_serving_engine(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G12): the operator's restart is refused with the reason, and the engine serves on."""
+    before = daemon.engine()["generation"]
+    nvml.set({"error.nvmlDeviceGetCount": VERSIONS_DIFFER, "error.nvmlInit": VERSIONS_DIFFER})
+    until(lambda: fires(daemon, "driver-mismatch"), READY)
+    refused = daemon.command("restart")
+    assert refused.returncode == 1
+    assert "kernel module differ" in refused.stderr + refused.stdout
+    assert daemon.engine()["generation"] == before
+    assert daemon.verdict() == "ready"
+
+
+@contextlib.contextmanager
+def stranger() -> Iterator[int]:
+    """The pid of a process that is nobody's; gone afterwards."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def hold(nvml: FakeNvml, pid: int, size: int) -> None:
+    """Let a process hold memory of card 0."""
+    nvml.set({"0.memory_used": size, "0.process": f"{pid} {size}"})
+
+
+def test_a_stranger_without_room_blocks_the_start(tmp_path: Path, nvml: FakeNvml) -> None:
+    """FACT (G2): it is named with pid and memory, never signalled, and nothing is started."""
+    with stranger() as pid:
+        hold(nvml, pid, 120 * GIB)
+        with watching(tmp_path, nvml, QUICK) as daemon:
+            failed = daemon.wait_event("action.finished")
+            assert failed["result"] == "failed"
+            named = f"process {pid} (sleep) is no engine's and holds 120.0 GiB of GPU 0"
+            assert named in failed["explanation"]
+            until(lambda: fires(daemon, "gpu-foreign-memory"), READY)
+            assert not daemon.events("engine.started")
+            assert alive(pid)
+            owner = 'nvidia_gpu_compute_apps_memory_bytes{gpu="0",owner="foreign"'
+            assert daemon.metric(owner) == 120 * GIB
+
+
+def test_a_stranger_with_room_beside_it_is_let_be(tmp_path: Path, nvml: FakeNvml) -> None:
+    """FACT (G2): ten GiB of 140 leave room for an engine that wants half of the card."""
+    with stranger() as pid:
+        hold(nvml, pid, 10 * GIB)
+        with watching(tmp_path, nvml, "", "--gpu-memory-utilization=0.5") as daemon:
+            daemon.wait_ready(READY)
+            assert alive(pid)
+
+
+def test_a_restart_waits_for_memory_that_comes_late(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G1): nothing starts while nobody visible holds the memory; then it does."""
+    nvml.set({"0.memory_used": 80 * GIB})
+    os.kill(daemon.engine()["pid"], signal.SIGKILL)
+    daemon.wait_event("decision.act", wanted=lambda e: e["action"] == "restart_engine")
+    until(lambda: daemon.engine()["state"] == "stopping" and not daemon.survivors())
+    assert len(daemon.events("engine.started")) == 1
+    nvml.set({"0.memory_used": 0})
+    daemon.wait_event("engine.started", wanted=lambda e: e["starts"] == 2)
+    daemon.wait_ready(READY)
+
+
+def test_an_orphan_of_an_earlier_start_is_ended_first(tmp_path: Path, nvml: FakeNvml) -> None:
+    """FACT (G3): a new watchdog ends what holds the card, by identity, and then starts."""
+    with watching(tmp_path, nvml) as first:
+        first.wait_ready(READY)
+        until(lambda: len(first.engine()["pids"]) > 1)
+        before = first.engine()
+        first.process.kill()
+        first.process.wait()
+        os.kill(before["pid"], signal.SIGKILL)
+        orphans = [pid for pid in before["pids"] if alive(pid)]
+        assert orphans
+        hold(nvml, orphans[0], 80 * GIB)
+        command = simulated_command(first.engine_port)
+        with running(
+            first.state_dir, command, first.engine_port, environment=nvml.environment
+        ) as second:
+            until(lambda: not [pid for pid in orphans if alive(pid)])
+            nvml.set({"0.memory_used": 0, "0.process": None})
+            second.wait_ready(READY)
