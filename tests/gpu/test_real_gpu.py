@@ -8,10 +8,8 @@ Where this project's plug-ins of pytest are missing:
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ import pytest
 
 from probes._nvml.client import NvmlClient
 from probes.gpu import PROBE, Gpu
-from tests.support.fake_nvml import asking, sweep
+from tests.gpu.conftest import Holding
+from tests.support.fake_nvml import sweep
 from tests.support.simulated import until
 from watchdog.core.model import Sampled
 
@@ -31,48 +30,6 @@ pytestmark = [
 HELD = 2 << 30
 """Bytes that the other process holds; its context comes on top."""
 CONTEXT = 1 << 30
-
-# A process that holds so many bytes of the first card, tells its pid, and waits for its end.
-HOLDER = """
-import ctypes, os, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-def do(code):
-    if code:
-        sys.exit(f"CUDA error {code}")
-device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-do(cuda.cuInit(0))
-do(cuda.cuDeviceGet(ctypes.byref(device), 0))
-do(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-do(cuda.cuCtxSetCurrent(context))
-do(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.argv[1]))))
-print(os.getpid(), flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def client() -> Iterator[NvmlClient]:
-    """A client of the real library."""
-    with asking({}) as asked:
-        yield asked
-
-
-@pytest.fixture
-def holder() -> Iterator[subprocess.Popen[str]]:
-    """A process that holds memory on the first card."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(HELD)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == str(process.pid)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def held(client: NvmlClient) -> dict[int, int | None]:
@@ -103,16 +60,13 @@ def test_raw_readings(client: NvmlClient) -> None:
         assert answer
 
 
-def test_a_process_that_holds_memory_is_seen(
-    client: NvmlClient, holder: subprocess.Popen[str]
-) -> None:
+def test_a_process_that_holds_memory_is_seen(client: NvmlClient, holding: Holding) -> None:
     """FACT: a real process is listed with what it holds, and is gone from the list at its end."""
-    used = held(client).get(holder.pid)
-    assert used is not None
-    assert HELD <= used <= HELD + CONTEXT
-    holder.kill()
-    holder.wait()
-    until(lambda: holder.pid not in held(client))
+    with holding(HELD) as process:
+        used = held(client).get(process.pid)
+        assert used is not None
+        assert HELD <= used <= HELD + CONTEXT
+    until(lambda: process.pid not in held(client))
 
 
 def test_sampling_holds_no_gpu_memory(client: NvmlClient) -> None:

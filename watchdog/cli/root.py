@@ -15,6 +15,7 @@ from watchdog import __version__
 COMMANDS = {
     "run": "run",
     "check": "check",
+    "doctor": "doctor",
     "status": "status",
     "start": "control",
     "stop": "control",

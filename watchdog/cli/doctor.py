@@ -1,0 +1,202 @@
+"""``doctor``: what is wrong with this box, and where it is written how to fix it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from watchdog import registry
+from watchdog.cli.check import USAGE, load
+from watchdog.cli.client import fail, socket_path
+from watchdog.cli.root import common, examples
+from watchdog.cli.status import _shown as shown
+from watchdog.config import ConfigError
+from watchdog.core.engine import firing
+from watchdog.core.model import HOST, Finding, Severity, Subject, SubjectKind, Value
+from watchdog.core.state import State
+from watchdog.daemon.once import Look, Unreadable, look
+from watchdog.daemon.wiring import RuleError, build_rules
+from watchdog.web import bodies
+
+HEALTHY, WARNING, CRITICAL, BLIND = 0, 1, 2, 3
+_PATIENCE = 2.0
+"""Seconds for a daemon to say which processes are its engines'; without it they are guessed."""
+_GIB = float(1 << 30)
+_UNKNOWN = "?"
+
+
+@click.command(
+    short_help="What is wrong with this box?",
+    epilog=examples(
+        "doctor",
+        "doctor -- vllm serve Qwen/Qwen3-0.6B",
+        "doctor --json | jq '.findings[].rule'",
+    ),
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@common
+def doctor(
+    command: tuple[str, ...],
+    config: Path | None,
+    state_dir: Path | None,
+    as_json: bool,  # noqa: FBT001 - click calls by name
+) -> None:
+    """Look at GPUs and driver once, and say what is wrong with this box.
+
+    With COMMAND or a configuration also whether the driver can run its engines. Needs no daemon.
+    Exit code 0 healthy, 1 warning, 2 critical (or usage error), 3 something could not be read.
+    """
+    try:
+        effective = load(config, command)
+        rules = build_rules(effective, registry.actions())
+    except (RuleError, registry.RegistryError) as error:
+        fail(str(error), USAGE)
+    except ConfigError as error:
+        fail("\n".join(error.lines), USAGE)
+    seen = look(effective, registry.probes(), rules, _running(state_dir))
+    click.echo(json.dumps(body(seen)) if as_json else render(seen))
+    sys.exit(exit_code(seen))
+
+
+class _Engine(msgspec.Struct, frozen=True):
+    name: str
+    pids: tuple[int, ...]
+
+
+class _Status(msgspec.Struct, frozen=True):
+    engines: tuple[_Engine, ...]
+
+
+def _running(state_dir: Path | None) -> Mapping[str, Sequence[int]]:
+    """The processes of each engine as a daemon tells; none where no daemon answers."""
+    import httpx
+
+    try:
+        transport = httpx.HTTPTransport(uds=str(socket_path(state_dir)))
+        with httpx.Client(transport=transport, timeout=_PATIENCE, trust_env=False) as client:
+            answer = client.get("http://daemon/api/v1/status")
+        found = msgspec.json.decode(answer.content, type=_Status)
+    except (httpx.HTTPError, msgspec.MsgspecError, OSError, ValueError):
+        return {}
+    return {engine.name: engine.pids for engine in found.engines}
+
+
+def exit_code(seen: Look) -> int:
+    """What is wrong goes before what could not be read."""
+    severities = {finding.severity for _, finding in firing(seen.snapshot.state)}
+    if Severity.CRITICAL in severities:
+        return CRITICAL
+    if Severity.WARNING in severities:
+        return WARNING
+    return BLIND if seen.unread else HEALTHY
+
+
+def body(seen: Look) -> dict[str, object]:
+    """What ``--json`` prints; findings and GPUs are those of ``/api/v1/status``."""
+    return {
+        "findings": bodies.findings(seen.snapshot),
+        "gpus": bodies.gpus(seen.snapshot),
+        "driver": _driver_values(seen.snapshot.state),
+        "unread": [msgspec.to_builtins(one) for one in seen.unread],
+        "exit_code": exit_code(seen),
+    }
+
+
+def render(seen: Look) -> str:
+    """The same for people. Control characters of hostile names are shown, not obeyed."""
+    state = seen.snapshot.state
+    findings = [finding for _, finding in firing(state)]
+    lines = [line for finding in findings for line in _finding(finding, state)]
+    lines += [] if findings else ["no findings", ""]
+    lines += [_card(card) for card in bodies.gpus(seen.snapshot)]
+    lines.append(_driver(_driver_values(state)))
+    if seen.unread:
+        lines += ["", "could not be read:", *_unread(seen.unread)]
+    return "\n".join(shown(line) for line in lines)
+
+
+def _finding(finding: Finding, state: State) -> Iterator[str]:
+    yield f"{finding.severity.upper():<9} {finding.rule} on {_words(finding.subject, state)}"
+    yield f"  {finding.summary}"
+    for name, value in finding.evidence:
+        yield f"  {name} = {_told(value)}"
+    if finding.runbook:
+        yield f"  what to do: docs/runbooks/{finding.runbook}.md"
+    yield ""
+
+
+def _words(subject: Subject, state: State) -> str:
+    match subject.kind:
+        case SubjectKind.GPU:
+            index = state.cards.get(subject, _UNKNOWN)
+            return f"GPU {index}" + (f" ({subject.name})" if "GPU-" in subject.name else "")
+        case SubjectKind.HOST:
+            return "this host"
+        case _:
+            return str(subject)
+
+
+def _told(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, int | str) else f"{value:.12g}"
+
+
+def _card(card: Mapping[str, Any]) -> str:
+    """One line for a GPU; what is not known is a question mark."""
+    used, total = _of(card, "memory_used_bytes", _GIB), _of(card, "memory_total_bytes", _GIB)
+    parts = (
+        f"GPU {card['index']}",
+        str(card.get("name", card.get("state", _UNKNOWN))),
+        str(card["uuid"]) or "no uuid",
+        f"{_of(card, 'utilization_percent')} %",
+        f"{used}/{total} GiB",
+        f"{_of(card, 'temperature_celsius')} °C",
+        f"{_of(card, 'power_watts')} W",
+    )
+    return "  ".join(parts)
+
+
+def _of(card: Mapping[str, Any], name: str, unit: float = 1.0) -> str:
+    value = card.get(name)
+    return _UNKNOWN if value is None else f"{value / unit:.{0 if unit == 1.0 else 1}f}"
+
+
+def _driver_values(state: State) -> dict[str, Value]:
+    """Samples of the probe ``driver`` about the host, and the CUDA that the cards name."""
+    known = state.views.get(HOST, {}).get("driver", {})
+    values = {name.removeprefix("driver."): value for name, value in known.items()}
+    for parts in state.views.values():
+        of_card = parts.get("gpu", {})
+        for name in ("driver_version", "cuda_version"):
+            if f"gpu.{name}" in of_card:
+                values.setdefault(name, of_card[f"gpu.{name}"])
+    return values
+
+
+def _driver(values: Mapping[str, Value]) -> str:
+    module = values.get("module_version", values.get("driver_version"))
+    parts = [
+        f"driver {module or 'not found'}",
+        f"library {values.get('library_version') or 'not found'}",
+        f"CUDA up to {values.get('cuda_version', _UNKNOWN)}",
+        f"NVML {values.get('nvml', _UNKNOWN)}",
+    ]
+    return "  ".join(parts)
+
+
+def _unread(unread: Sequence[Unreadable]) -> Iterator[str]:
+    """What several probes say in the same words is said once."""
+    probes: dict[str, list[str]] = {}
+    for one in unread:
+        who = probes.setdefault(one.error, [])
+        if one.probe not in who:
+            who.append(one.probe)
+    for error, names in probes.items():
+        yield f"  {', '.join(names)}: {error}"
