@@ -113,7 +113,8 @@ def render(seen: Look) -> str:
     state = seen.snapshot.state
     findings = [finding for _, finding in firing(state)]
     lines = [line for finding in findings for line in _finding(finding, state)]
-    lines += [] if findings else ["no findings", ""]
+    if not findings:
+        lines = ["no findings in what could be read" if seen.unread else "no findings", ""]
     lines += [_card(card) for card in bodies.gpus(seen.snapshot)]
     lines.append(_driver(_driver_values(state)))
     if seen.unread:

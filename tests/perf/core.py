@@ -1,0 +1,191 @@
+"""What ``step`` costs for a big box: eight cards, four engines of two cards each, all default rules.
+
+Ten minutes of virtual time go by first, so that windows are full and every rule has its watches.
+The samples of the cards are those that the probe brings of a loaded H200, all that it can say.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from probes.gpu import Gpu
+from tests.perf.table import row
+from tests.support import fake_nvml
+from tests.support.box import CLASSES, driver
+from tests.support.core import http, metrics, process
+from watchdog.core.defaults import DEFAULT_RULES
+from watchdog.core.engine import step
+from watchdog.core.model import (
+    HOST,
+    Cause,
+    EngineSpawned,
+    Event,
+    Reading,
+    ReadingTaken,
+    Sampled,
+    Seconds,
+    Subject,
+    SubjectKind,
+    Tick,
+)
+from watchdog.core.state import EngineSettings, EngineState, PolicySettings, State
+
+CARDS = 8
+ENGINES = ("a", "b", "c", "d")
+WARM_UP = 600
+SECONDS = 300
+_US = 1_000_000
+_PATIENCE = 60.0
+_GIB = 1 << 30
+_OWNERS = ("engine", "orphan", "foreign", "unknown")
+
+Sample = tuple[Subject, str]
+
+
+class Box:
+    """The events of such a box, second by second."""
+
+    def __init__(self) -> None:
+        self._samples = _samples()
+        self._cards = {
+            sample.subject: sample.labels[:2]
+            for sample in self._samples
+            if sample.sample == "state"
+        }
+
+    def second(self, number: int) -> Iterator[Event]:
+        """What one second brings, at the default periods, and the loop's own turn."""
+        at = float(number)
+        for reading in self._readings(number, at):
+            yield ReadingTaken(reading.at, reading)
+        yield Tick(at + 0.9)
+
+    def _readings(self, number: int, at: Seconds) -> Iterator[Reading]:
+        yield Reading("gpu", at + 0.1, 0.01, self._moved(number))
+        yield Reading("xid", at + 0.2, 0.001, tuple(self._errors()))
+        if number % 2 == 0:
+            yield Reading("gpu_processes", at + 0.3, 0.01, tuple(self._holders()))
+        if number % 10 == 0:
+            yield driver(at + 0.4, {"gpus_expected": CARDS, "gpus_found": CARDS})
+        for name in ENGINES:
+            busy = number * 1.0
+            yield process(at + 0.5, generation=name, name=name, cpu_seconds=busy, log_bytes=number)
+            if number % 2 == 1:
+                yield http(at + 0.6, generation=name, name=name)
+                yield metrics(at + 0.7, busy, running=2.0, generation=name, name=name)
+
+    def _moved(self, number: int) -> tuple[Sampled, ...]:
+        """All of it, with measured values that differ from second to second."""
+        return tuple(
+            replace(one, value=one.value + number % 7) if isinstance(one.value, float) else one
+            for one in self._samples
+        )
+
+    def _errors(self) -> Iterator[Sampled]:
+        for card, labels in self._cards.items():
+            for kind in CLASSES:
+                yield Sampled(card, "class_errors", 0, (*labels, ("class", kind)))
+        yield Sampled(HOST, "source", "kmsg")
+        yield Sampled(HOST, "source_trouble", "")
+
+    def _holders(self) -> Iterator[Sampled]:
+        for number, (card, labels) in enumerate(self._cards.items()):
+            name = ENGINES[number * len(ENGINES) // CARDS]
+            yield Sampled(card, "engine_memory_bytes", 80 * _GIB, (*labels, ("engine", name)))
+            for owner in _OWNERS:
+                size = 80 * _GIB if owner == "engine" else 0
+                yield Sampled(card, "memory_bytes", size, (*labels, ("owner", owner)))
+            yield Sampled(card, "processes", 1, labels)
+            yield Sampled(card, "complete", True, labels)  # noqa: FBT003
+            yield Sampled(card, "invalid_pids", 0, labels)
+            yield Sampled(card, "unaccounted_bytes", 0, labels)
+            yield Sampled(card, "strangers", "", labels)
+            yield Sampled(card, "orphans", "", labels)
+
+
+def _samples() -> tuple[Sampled, ...]:
+    """One read of the probe in front of loaded cards."""
+    with tempfile.TemporaryDirectory() as folder:
+        fake = fake_nvml.build(Path(folder))
+        fake.cards = CARDS
+        fake.write()
+        with fake_nvml.asking(fake.environment) as client:
+            read = Gpu(client).read(time.monotonic() + _PATIENCE)
+            return tuple(one for one in read if isinstance(one, Sampled))
+
+
+class Run:
+    """The core over those events; what each step took, by kind of event."""
+
+    def __init__(self) -> None:
+        engines = {name: EngineState(EngineSettings(name)) for name in ENGINES}
+        self.state = State(engines=engines)
+        self.took: dict[str, list[float]] = defaultdict(list)
+        self.seconds: list[float] = []
+        self.findings: set[str] = set()
+        for number, name in enumerate(ENGINES):
+            self._take(EngineSpawned(0.0, name, name, number + 1, Cause.OPERATOR))
+
+    def _take(self, event: Event) -> float:
+        began = time.perf_counter()
+        done = step(self.state, event, DEFAULT_RULES, PolicySettings())
+        took = (time.perf_counter() - began) * _US
+        self.state = done.state
+        self.findings |= {finding.rule for finding in done.findings}
+        return took
+
+    def live(self, seconds: Sequence[list[Event]]) -> None:
+        """Take all events, second by second."""
+        for events in seconds:
+            costs = [self._take(event) for event in events]
+            self.seconds.append(sum(costs))
+            for event, cost in zip(events, costs, strict=True):
+                self.took[_kind(event)].append(cost)
+
+
+def _kind(event: Event) -> str:
+    return event.reading.probe if isinstance(event, ReadingTaken) else "tick"
+
+
+def _warm() -> tuple[Run, list[list[Event]]]:
+    """A core in which everything was seen, and the seconds that come next."""
+    box, run = Box(), Run()
+    run.live([list(box.second(number)) for number in range(WARM_UP)])
+    run.took.clear()
+    run.seconds.clear()
+    return run, [list(box.second(number)) for number in range(WARM_UP, WARM_UP + SECONDS)]
+
+
+def steps() -> None:
+    """Print what steps take, all together and by kind of event."""
+    run, seconds = _warm()
+    run.live(seconds)
+    box = f"{CARDS} GPUs, {len(ENGINES)} engines"
+    row(f"step, {box}, µs", [cost for costs in run.took.values() for cost in costs], 0)
+    for kind, costs in sorted(run.took.items()):
+        row(f"step, {box}, {kind}, µs", costs, 0)
+    row(f"steps of one second, {box}, µs", run.seconds, 0)
+
+
+def profiled() -> None:
+    """Print what takes the time: ``python -m tests.perf.core profile``."""
+    run, seconds = _warm()
+    profile = cProfile.Profile()
+    profile.enable()
+    run.live(seconds)
+    profile.disable()
+    print(sorted(run.findings), {kind: len(costs) for kind, costs in run.took.items()})
+    pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    pstats.Stats(profile).sort_stats("cumulative").print_stats(25)
+
+
+if __name__ == "__main__":
+    profiled() if sys.argv[1:] == ["profile"] else steps()
