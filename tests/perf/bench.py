@@ -11,17 +11,18 @@ import datetime as dt
 import os
 import platform
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.perf import core, gpu, hung  # noqa: E402
+from tests.perf.table import children, cpu, head, percentile, pss, row, single, timed  # noqa: E402
 from tests.support.daemon import Daemon, running, simulated_command  # noqa: E402
 from tests.support.simulated import free_port, until  # noqa: E402
 
@@ -43,22 +44,17 @@ def main() -> None:
     """Run everything; one line of the table after the other."""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, ", end="")
     print(f"{os.cpu_count()} cores, Linux {platform.release()}\n")
-    print("| what | n | median | min | max |")
-    print("| --- | --- | --- | --- | --- |")
-    bare = _row("bare respawn: SIGKILL to first line of the new worker, ms", bare_respawn())
+    head("what", "n", "median", "min", "max")
+    bare = row("bare respawn: SIGKILL to first line of the new worker, ms", bare_respawn())
     ours, noticed = crash_to_start()
-    added = _row("under the watchdog, orphan killed and proven gone, ms", ours)
-    print(f"| added by the watchdog, ms | | {added - bare:.1f} | | |")
-    _row("exit of the leader noticed after, ms", noticed)
-    _row("EngineCore stopped to restart decision, s", hang_to_decision())
+    added = row("under the watchdog, orphan killed and proven gone, ms", ours)
+    single("added by the watchdog, ms", ROUNDS, added - bare)
+    row("exit of the leader noticed after, ms", noticed)
+    row("EngineCore stopped to restart decision, s", hang_to_decision())
     idle()
-
-
-def _row(what: str, values: list[float]) -> float:
-    middle = statistics.median(values)
-    print(f"| {what} | {len(values)} | {middle:.1f} | {min(values):.1f} | {max(values):.1f} |")
-    sys.stdout.flush()
-    return middle
+    core.steps()
+    hung.hangs()
+    gpu.sweeps()
 
 
 def _starts(path: Path) -> list[tuple[float, int]]:
@@ -159,46 +155,21 @@ def idle() -> None:
     with _simulated() as daemon:
         time.sleep(10)
         pids = _own(daemon)
-        before, began = _cpu(pids), time.monotonic()
+        before, began = cpu(pids), time.monotonic()
         time.sleep(IDLE_SECONDS)
-        share = (_cpu(pids) - before) / (time.monotonic() - began) * 100
-        print(f"| idle CPU with one engine, % of a core | 1 | {share:.2f} | | |")
-        print(f"| PSS of watchdog and its children, MiB | 1 | {_pss(pids):.1f} | | |")
-        times = sorted(_timed(lambda: daemon.get("/metrics")) * 1000 for _ in range(SCRAPES))
-        _row("scrape of /metrics, ms", times)
-        print(f"| scrape of /metrics p99, ms | {SCRAPES} | {times[int(SCRAPES * 0.99)]:.1f} | | |")
-
-
-def _timed(call: Callable[[], object]) -> float:
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began
+        share = (cpu(pids) - before) / (time.monotonic() - began) * 100
+        single("idle CPU with one engine, % of a core", 1, share, 2)
+        single("PSS of watchdog and its children, MiB", 1, pss(pids))
+        times = [timed(lambda: daemon.get("/metrics")) * 1000 for _ in range(SCRAPES)]
+        row("scrape of /metrics, ms", times)
+        single("scrape of /metrics p99, ms", SCRAPES, percentile(times, 0.99))
 
 
 def _own(daemon: Daemon) -> list[int]:
     """The watchdog and its children, without the engine's set."""
     engine = set(daemon.engine()["pids"])
-    children = []
-    for task in Path(f"/proc/{daemon.process.pid}/task").iterdir():
-        children += [int(pid) for pid in (task / "children").read_text().split()]
-    return [daemon.process.pid, *(pid for pid in children if pid not in engine)]
-
-
-def _cpu(pids: list[int]) -> float:
-    total = 0.0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-def _pss(pids: list[int]) -> float:
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
-    return total / 1024
+    own = daemon.process.pid
+    return [own, *(pid for pid in children(own) if pid not in engine)]
 
 
 if __name__ == "__main__":

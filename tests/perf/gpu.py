@@ -25,7 +25,10 @@ from tests.support import fake_nvml
 
 WARM_UP = 3
 SECONDS = 60
+HOT = 60
 _PATIENCE = 60.0
+_PAUSE = 0.005
+"""Seconds after a read in which its worker goes to sleep."""
 _MS = 1000
 
 
@@ -64,18 +67,29 @@ class Asked:
         """Worker and client together, by second."""
         return [a + b for a, b in zip(self.worker, self.ours, strict=True)]
 
+    @property
+    def mean(self) -> float:
+        """What a read costs over a long time, with its share of the costly looks."""
+        return statistics.mean(self.totals)
+
 
 def sweeps() -> None:
     """Measure and print the table of all numbers of cards."""
     with contextlib.ExitStack() as stack:
-        everyone = [
-            stack.enter_context(_asked(cards, slow=slow)) for slow in (True, False) for cards in CARDS
-        ]
+        pairs = [(cards, slow) for slow in (True, False) for cards in CARDS]
+        everyone = [stack.enter_context(_asked(cards, slow=slow)) for cards, slow in pairs]
         _live(everyone)
-        print(f"\nReading GPUs once a second, CPU ms over {SECONDS} seconds; the fake library.\n")
-        head("driver's times", "cards", "worker", "probe and client", "both", "mean", "max", "a card")
+        print(f"\nReading cards once a second, CPU ms, {SECONDS} reads after {WARM_UP} more;")
+        print(f"hot: {HOT} reads {_PAUSE * _MS:.0f} ms apart. The fake library.\n")
+        head("driver", "cards", "worker", "client", "both", "mean", "mean a card", "max", "hot")
+        means = {(asked.cards, asked.slow): asked.mean for asked in everyone}
         for asked in everyone:
             _tell(asked)
+        for slow in (True, False):
+            _fit(slow, {cards: mean for (cards, its), mean in means.items() if its is slow})
+        few, many = everyone[-len(CARDS)], everyone[-1]
+        memory = " and ".join(f"{pss(one.client.pids):.1f}" for one in (few, many))
+        print(f"\nPSS of the worker with {few.cards} and {many.cards} cards: {memory} MiB.\n")
 
 
 def _tell(asked: Asked) -> None:
@@ -84,15 +98,34 @@ def _tell(asked: Asked) -> None:
         statistics.median(asked.worker),
         statistics.median(asked.ours),
         statistics.median(totals),
-        statistics.mean(totals),
+        asked.mean,
+        asked.mean / asked.cards,
         max(totals),
-        statistics.mean(totals) / asked.cards,
+        _hot(asked),
     )
-    which = "as recorded" if asked.slow else "none"
-    line(which, asked.cards, *(f"{value:.2f}" for value in figures))
-    memory = pss(asked.client.pids)
-    if asked.cards in (CARDS[0], CARDS[-1]) and not asked.slow:
-        line(f"PSS of the worker, {asked.cards} cards: {memory:.1f} MiB", *[""] * 7)
+    line(_driver(asked.slow), asked.cards, *(f"{value:.2f}" for value in figures))
+
+
+def _driver(slow: bool) -> str:  # noqa: FBT001 - which of two rows
+    return "as recorded" if slow else "no latency"
+
+
+def _hot(asked: Asked) -> float:
+    """The median cost of reads that follow one another: caches are warm, the core is awake."""
+    asked.forget()
+    for _ in range(HOT):
+        asked.ask()
+        time.sleep(_PAUSE)
+        asked.book()
+    return statistics.median(asked.totals[1:])
+
+
+def _fit(slow: bool, means: dict[int, float]) -> None:  # noqa: FBT001 - which of two rows
+    """The straight line through the means, and how far they are from it."""
+    slope, start = statistics.linear_regression(list(means), list(means.values()))
+    off = max(abs(start + slope * cards - mean) / mean for cards, mean in means.items())
+    print(f"\n{_driver(slow)}: {start:.2f} ms + {slope:.2f} ms a card; ", end="")
+    print(f"no mean is further than {off:.0%} from that line.")
 
 
 def _live(everyone: list[Asked]) -> None:

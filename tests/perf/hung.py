@@ -118,7 +118,13 @@ def _ends(what: str, values: list[float], digits: int) -> None:
     quarter = max(1, len(values) // 4)
     first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
     change = f"{last - first:+.{digits}f}"
-    line(f"{what}, first quarter to last", len(values), change, f"{first:.{digits}f}", f"{last:.{digits}f}")
+    line(
+        f"{what}, first quarter to last",
+        len(values),
+        change,
+        f"{first:.{digits}f}",
+        f"{last:.{digits}f}",
+    )
 
 
 def _watched(daemon: Daemon) -> Watched:

@@ -184,9 +184,12 @@ def test_a_stranger_on_an_engines_card_is_named(tmp_path: Path, nvml: FakeNvml) 
 def test_beside_a_daemon_it_knows_the_engine_and_leaves_it_alone(
     tmp_path: Path, nvml: FakeNvml
 ) -> None:
-    """FACT: memory of a supervised engine is no stranger's, and the engine serves on."""
+    """FACT: memory of a supervised engine is no stranger's, and the engine serves on.
+
+    Like vLLM's children the engine shows no environment: only the daemon knows whose it is.
+    """
     port = free_port()
-    command = simulated_command(port)
+    command = ["env", "-i", *simulated_command(port)]
     with running(tmp_path / "state", command, port, environment=nvml.environment) as daemon:
         before = daemon.wait_ready(READY)
         nvml.set({"0.process": [f"{pid} {2 * GIB}" for pid in before["pids"]]})

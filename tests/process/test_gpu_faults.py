@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import pytest
 from tests.support import cuda_engine, fake_nvml
 from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.fake_nvml import IDLE, LOST, VERSIONS_DIFFER, FakeNvml
-from tests.support.simulated import alive, free_port, until
+from tests.support.simulated import alive, cmdline, free_port, until
+from tests.support.xids import packets
 
 READY = 60.0
 GIB = 1 << 30
@@ -27,6 +29,9 @@ name = "gpu-foreign-memory"
 for = "1s"
 [[rule]]
 name = "driver-mismatch"
+for = "1s"
+[[rule]]
+name = "gpu-unexplained-downclock"
 for = "1s"
 """
 """The same judgements with less patience."""
@@ -204,3 +209,90 @@ def test_an_orphan_of_an_earlier_start_is_ended_first(tmp_path: Path, nvml: Fake
             until(lambda: not [pid for pid in orphans if alive(pid)])
             nvml.set({"0.memory_used": 0, "0.process": None})
             second.wait_ready(READY)
+
+
+@dataclass
+class Kernel:
+    """A kernel log that the daemon reads, and that a test writes."""
+
+    path: str
+    sink: int
+    seq: int = 0
+
+    def says(self, text: str) -> None:
+        """One record of the kernel's own."""
+        self.seq += 1
+        os.write(self.sink, f"3,{self.seq},{self.seq},-;NVRM: {text}\n".encode())
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    """An empty log."""
+    with packets() as (path, sink):
+        yield Kernel(path.replace("self", str(os.getpid())), sink)
+
+
+@contextlib.contextmanager
+def listening(folder: Path, nvml: FakeNvml, kernel: Kernel) -> Iterator[Daemon]:
+    """A ready daemon that reads the log."""
+    with watching(folder, nvml, f'{QUICK}[probes.xid]\nkmsg = "{kernel.path}"\n') as daemon:
+        daemon.wait_ready(READY)
+        until(lambda: len(daemon.engine()["pids"]) > 1)
+        until(lambda: daemon.metric("vllm_watchdog_xid_class_errors_total") is not None)
+        yield daemon
+
+
+def test_an_xid_of_a_process_is_counted_and_explains_its_death(
+    tmp_path: Path, nvml: FakeNvml, kernel: Kernel
+) -> None:
+    """FACT (G8): alone it restarts nobody; the exit that follows has it as its cause."""
+    with listening(tmp_path, nvml, kernel) as daemon:
+        core = next(pid for pid in daemon.engine()["pids"] if "EngineCore" in cmdline(pid))
+        kernel.says(f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 31, pid={core}, name=core, MMU Fault")
+        counted = 'nvidia_gpu_xid_errors_total{gpu="0"'
+        until(lambda: daemon.metric(counted) == 1)
+        assert fires(daemon, "gpu-xid-application")
+        assert daemon.get("/healthz")[0] == 200
+        assert len(daemon.events("engine.started")) == 1
+        os.kill(core, signal.SIGKILL)
+        assert daemon.wait_event("engine.exited")["cause"] == "xid"
+        opened = daemon.wait_event("incident.opened", wanted=lambda e: e["rule"] == "engine-dead")
+        assert f"Xid 31 (application) on GPU 0, process {core}" in opened["explanation"]
+        until(lambda: daemon.engine().get("starts") == 2, READY)
+
+
+def test_an_xid_that_needs_a_reset_holds_restarts(
+    tmp_path: Path, nvml: FakeNvml, kernel: Kernel
+) -> None:
+    """FACT (G9): one incident however often it comes, 503, and no restart after the crash."""
+    with listening(tmp_path, nvml, kernel) as daemon:
+        for _ in range(5):
+            kernel.says(f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 95, pid=1, name=x, Uncontained")
+        until(lambda: daemon.verdict() == "gpu_fault")
+        assert daemon.get("/healthz")[0] == 503
+        os.kill(daemon.engine()["pid"], signal.SIGKILL)
+        assert daemon.wait_event("decision.hold")["reason"] == "inhibited"
+        assert len(daemon.events("engine.started")) == 1
+        opened = [line["rule"] for line in daemon.events("incident.opened")]
+        assert opened.count("gpu-xid-reset") == 1
+
+
+def test_a_forged_xid_is_not_believed(tmp_path: Path, nvml: FakeNvml, kernel: Kernel) -> None:
+    """FACT: a line that a process wrote into the log (facility user) is no word of the kernel's."""
+    with listening(tmp_path, nvml, kernel) as daemon:
+        forged = f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 79, pid=1, name=x, fallen off the bus"
+        os.write(kernel.sink, f"11,1,1,-;NVRM: {forged}\n".encode())
+        kernel.seq = 1
+        kernel.says(f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 31, pid=1, name=x, MMU Fault")
+        until(lambda: daemon.metric("nvidia_gpu_xid_errors_total") == 1)
+        assert daemon.verdict() == "ready"
+
+
+def test_a_downclock_is_named_and_the_engine_left_alone(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G6): at a tenth of its clock without a reason, under load: a finding, no restart."""
+    until(lambda: daemon.metric("nvidia_gpu_sm_clock_max_hertz") is not None)
+    slow = {"clock_sm": 210, "power_milliwatts": 84000, "reasons": 0, "temperature": 41}
+    nvml.set({f"0.{key}": value for key, value in {**slow, "utilization": 100}.items()})
+    until(lambda: fires(daemon, "gpu-unexplained-downclock"))
+    assert daemon.get("/healthz")[0] == 200
+    assert len(daemon.events("engine.started")) == 1

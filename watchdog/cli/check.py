@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -18,6 +18,7 @@ from watchdog.cli.client import fail
 from watchdog.cli.root import common, examples
 from watchdog.command_line import CommandError, EngineCommand, describe
 from watchdog.config import Config, ConfigError, EngineConfig
+from watchdog.nvidia import obstacle
 
 USAGE = 2
 
@@ -62,13 +63,15 @@ def load(path: Path | None, command: tuple[str, ...]) -> Config:
 
 def preflight(config: Config) -> Iterator[str]:
     """One line for everything that would keep an engine from starting."""
+    floors: Mapping[str, str] = config.probes["driver"].settings.floors
     for name, engine in config.engine.items():
         try:
             said = describe(engine.command, engine.env, os.environ)
         except CommandError as error:
             yield f"{name}: {error}"
             continue
-        yield from (f"{name}: {line}" for line in _problems(engine, said))
+        lines = (*_problems(engine, said), *_driver(engine, floors))
+        yield from (f"{name}: {line}" for line in lines)
 
 
 def _problems(engine: EngineConfig, said: EngineCommand) -> Iterator[str]:
@@ -80,6 +83,12 @@ def _problems(engine: EngineConfig, said: EngineCommand) -> Iterator[str]:
         yield f"cannot find the model directory {said.model}"
     if not said.endpoint.uds:
         yield from _port(said)
+
+
+def _driver(engine: EngineConfig, floors: Mapping[str, str]) -> Iterator[str]:
+    found = obstacle(engine.command, {**os.environ, **engine.env}, floors=floors)
+    if found is not None:
+        yield f"cannot run on this driver: {found[1]}"
 
 
 def _port(said: EngineCommand) -> Iterator[str]:

@@ -51,8 +51,9 @@ def render(found: dict[str, Any]) -> str:
     for incident in found["incidents"][:_SHOWN]:
         end = incident["outcome"] or "open"
         lines.append(f"{incident['id']}  {incident['opened']}  {incident['rule']}  {end}")
-    return "\n".join(_shown(line) for line in lines)
+    return "\n".join(shown(line) for line in lines)
 
 
-def _shown(line: str) -> str:
+def shown(line: str) -> str:
+    """``line`` with control characters shown, not obeyed."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -113,7 +113,8 @@ def _fused(work: _Work, engine: EngineState, settings: PolicySettings) -> Engine
     engine = replace(engine, health=judged.verdict)
     live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
     if live and judged.verdict in _FAILED and engine.failed_at is None:
-        engine = policy.failed(engine, at, judged.cause, "; ".join(judged.reasons), settings)
+        cause, why = lessons.explained(engine, at, judged.cause, "; ".join(judged.reasons))
+        engine = policy.failed(engine, at, cause, why, settings)
         engine = replace(engine, began_at=judged.began_at or at)
     elif live and judged.verdict not in _FAILED and engine.failed_at is not None:
         engine = replace(engine, failed_at=None, began_at=None, retry_at=None)

@@ -121,7 +121,7 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
 
 
 def _explained(engine: EngineState, event: EngineExited) -> EngineExited:
-    cause, explanation = lessons.cause_of_exit(engine, event.at, event.cause, event.explanation)
+    cause, explanation = lessons.explained(engine, event.at, event.cause, event.explanation)
     return replace(event, cause=cause, explanation=explanation)
 
 

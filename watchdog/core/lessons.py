@@ -159,10 +159,10 @@ def _late(state: State, engine: EngineState, at: Seconds) -> _Taught:
     return state.with_engine(engine), (Record("engine.explained", "error", keys),)
 
 
-def cause_of_exit(
+def explained(
     engine: EngineState, at: Seconds, cause: Cause, explanation: str
 ) -> tuple[Cause, str]:
-    """Cause and explanation of an exit, with the Xid that came before it."""
+    """Cause and explanation of a failure, with the Xid that came before it."""
     recent = engine.xid_at is not None and at - engine.xid_at <= LINK
     if not recent or cause not in _VAGUE:
         return cause, explanation

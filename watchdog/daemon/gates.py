@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from watchdog.command_line import EngineCommand, Form
 from watchdog.contracts import Box, ProbeSpec
-from watchdog.core.model import Cause
 from watchdog.daemon.gpu_look import PROBE, GpuLook
-from watchdog.nvidia import misfit, mismatch, wanted
+from watchdog.nvidia import obstacle, wanted
 from watchdog.supervisor.gate import GateStep, Refusal
 from watchdog.supervisor.gpu_gate import Baselines, memory_released
 
@@ -23,12 +22,14 @@ smaller one, because a start that might work is not refused."""
 class Gates:
     """Makes the steps of every engine; ``close`` gives back what they look with.
 
-    ``floors`` are what the probe ``driver`` is told of drivers that its table lacks.
+    ``floors`` are what the probe ``driver`` is told of drivers that its table lacks; ``root`` is
+    where the file system begins.
     """
 
     specs: Mapping[str, ProbeSpec]
     box: Box
     floors: Mapping[str, str]
+    root: str = "/"
     _baselines: Baselines = field(default_factory=Baselines)
     _look: GpuLook | None = None
 
@@ -46,7 +47,7 @@ class Gates:
 
         def memory() -> Refusal | None:
             around = environment()
-            cuda = bool(wanted(said.argv, around))
+            cuda = bool(wanted(said.argv, around, self.root))
             return memory_released(
                 self._gpus(),
                 name,
@@ -68,14 +69,8 @@ class Gates:
     def _driver(
         self, name: str, command: Sequence[str], environment: Mapping[str, str]
     ) -> Refusal | None:
-        """What wants no CUDA starts on any driver."""
-        if not wanted(command, environment):
-            return None
-        differs = mismatch(environment)
-        if differs:
-            return Refusal(Cause.DRIVER_MISMATCH, f"cannot start {name}: {differs}")
-        old = misfit(command, environment, floors=self.floors)
-        return Refusal(Cause.DRIVER_TOO_OLD, f"cannot start {name}: {old}") if old else None
+        found = obstacle(command, environment, self.root, self.floors)
+        return Refusal(found[0], f"cannot start {name}: {found[1]}") if found else None
 
     def _likely(self, said: EngineCommand) -> tuple[str, ...] | None:
         """Without a word CUDA takes the first cards; which those are is sure among equal ones.

@@ -5,6 +5,6 @@ whose links are relative: an absolute one leads out of it.
 """
 
 from watchdog.nvidia.engine_cuda import wanted
-from watchdog.nvidia.fit import misfit, mismatch
+from watchdog.nvidia.fit import obstacle
 
-__all__ = ["misfit", "mismatch", "wanted"]
+__all__ = ["obstacle", "wanted"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from watchdog.core.model import Cause
 from watchdog.nvidia import engine_cuda, versions
 from watchdog.nvidia.floors import Fit, judge, numbers
 
@@ -62,3 +63,22 @@ def mismatch(environment: Mapping[str, str], root: str = "/") -> str:
     sentence = f"driver {driver} is loaded, and libcuda is of {library} ({found})"
     sources = versions.compat_sources(environment, root) if compat else ()
     return f"{sentence}, by way of {', '.join(sources)}" if sources else sentence
+
+
+def obstacle(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    root: str = "/",
+    floors: Mapping[str, str] = _NONE,
+) -> tuple[Cause, str] | None:
+    """Why the engine cannot start on the driver here, and in words; None if it can or who knows.
+
+    What wants no CUDA starts on any driver.
+    """
+    if not engine_cuda.wanted(command, environment, root):
+        return None
+    differs = mismatch(environment, root)
+    if differs:
+        return Cause.DRIVER_MISMATCH, differs
+    old = misfit(command, environment, root, floors)
+    return (Cause.DRIVER_TOO_OLD, old) if old else None
