@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import simulated_command
-from watchdog.nvidia import misfit
 from watchdog.nvidia.engine_cuda import wanted, wanted_in
+from watchdog.nvidia.fit import misfit
 from watchdog.nvidia.interpreter import python_of, site_packages
 
 CUDA_13 = (

@@ -15,7 +15,7 @@ from watchdog import registry
 from watchdog.cli.check import USAGE, load
 from watchdog.cli.client import fail, socket_path
 from watchdog.cli.root import common, examples
-from watchdog.cli.status import shown as shown
+from watchdog.cli.status import shown
 from watchdog.config import ConfigError
 from watchdog.core.engine import firing
 from watchdog.core.model import HOST, Finding, Severity, Subject, SubjectKind, Value
