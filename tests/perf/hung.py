@@ -23,11 +23,19 @@ from tests.support.simulated import cmdline, free_port, until
 if TYPE_CHECKING:
     from tests.support.fake_nvml import FakeNvml
 
-SECONDS = 40
+SECONDS = 30
 SCRAPES = 1000
+_EVERY = 16
+"""Scrapes between two looks at memory and descriptors: half a second."""
 _PROBES = ("gpu", "gpu_processes", "xid", "driver")
 QUICK = "".join(f'[probes.{name}]\nperiod = "100ms"\ntimeout = "300ms"\n' for name in _PROBES)
 """A request to the worker has 0.1 s: 0.2 are kept for the way back."""
+_WAYS = (
+    ("NVML hangs", "hang", "nvmlDeviceGetCount"),
+    ("one call hangs", "hang", "nvmlDeviceGetPowerUsage"),
+    ("stuck in the kernel", "stuck", "nvmlDeviceGetCount"),
+)
+"""With the second, requests are answered in between: one worker after the other is replaced."""
 _READY = 60.0
 _MS = 1000
 _LATENCY = "vllm_watchdog_loop_latency_seconds"
@@ -77,18 +85,18 @@ def descriptors(pid: int) -> int:
 
 
 def hangs() -> None:
-    """Print what a driver that hangs costs, for both ways to hang."""
-    for deed in ("hang", "stuck"):
+    """Print what a driver that hangs costs, for all ways to hang."""
+    for number, (what, deed, function) in enumerate(_WAYS):
         with tempfile.TemporaryDirectory() as folder, watching(Path(folder)) as (daemon, nvml):
             _settled(daemon)
-            if deed == "hang":
+            if number == 0:
                 single("PSS of the daemon alone, MiB", 1, pss([daemon.process.pid]))
                 single("PSS of its NVML worker, MiB", 1, pss(workers(daemon)))
-            nvml.do(deed)
-            _tell(deed, daemon)
+            nvml.do(deed, function)
+            _tell(what, daemon)
             nvml.heal()
             back = timed(lambda d=daemon: until(lambda: d.metric("nvidia_gpu_power_watts"), _READY))  # type: ignore[misc]
-            single(f"NVML {deed}: GPU series back after, s", 1, back)
+            single(f"{what}: GPU series back after, s", 1, back)
 
 
 def _settled(daemon: Daemon) -> None:
@@ -98,11 +106,10 @@ def _settled(daemon: Daemon) -> None:
     time.sleep(5)
 
 
-def _tell(deed: str, daemon: Daemon) -> None:
+def _tell(what: str, daemon: Daemon) -> None:
     before = _buckets(daemon)
     seen = _watched(daemon)
     turns = {le: count - before.get(le, 0.0) for le, count in _buckets(daemon).items()}
-    what = f"NVML {deed}"
     total = int(turns["+Inf"])
     single(f"{what}: events of the loop in {SECONDS} s", 1, total, 0)
     line(f"{what}: loop latency p99, s", total, f"at most {_bound(turns, 0.99)}", "", "")
@@ -135,7 +142,7 @@ def _watched(daemon: Daemon) -> Watched:
         time.sleep(max(0.0, begin + number * SECONDS / SCRAPES - time.monotonic()))
         seen.scrapes.append(timed(lambda: daemon.get("/metrics")) * _MS)
         seen.most_workers = max(seen.most_workers, len(workers(daemon)))
-        if number % (SCRAPES // SECONDS // 2) == 0:
+        if number % _EVERY == 0:
             seen.memory.append(pss([daemon.process.pid]))
             seen.descriptors.append(descriptors(daemon.process.pid))
     return seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -138,6 +139,15 @@ def test_every_card_has_its_series(daemon: Daemon) -> None:
     assert found == expected
     assert daemon.metric(series("utilization_percent", 0)) == 99
     assert daemon.metric(series("power_watts", 1)) == 218.921
+
+
+def test_promtool_has_no_complaint_about_cards(daemon: Daemon) -> None:
+    """FACT: Prometheus' own linter accepts a page with every series of two cards."""
+    until(lambda: daemon.metric("nvidia_gpu_compute_apps_memory_bytes") is not None)
+    page = daemon.get("/metrics")[1]
+    linter = ["promtool", "check", "metrics"]
+    done = subprocess.run(linter, input=page.encode(), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_status_lists_the_cards(daemon: Daemon) -> None:

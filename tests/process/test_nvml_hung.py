@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +42,7 @@ class Seen:
         living = workers(daemon)
         self.workers |= living
         self.most = max(self.most, len(living))
-        self.descriptors.append(len(os.listdir(f"/proc/{daemon.process.pid}/fd")))
+        self.descriptors.append(len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir())))
         self.answers |= {daemon.get(path)[0] for path in ("/metrics", "/healthz")}
         return daemon.metric(TURNS) or 0.0
 
@@ -50,10 +50,15 @@ class Seen:
 def workers(daemon: Daemon) -> set[int]:
     """Living children of the daemon that talk to the driver, stuck ones included."""
     found: set[int] = set()
-    for task in Path(f"/proc/{daemon.process.pid}/task").iterdir():
+    for path in Path("/proc").glob(f"{daemon.process.pid}/task/*/children"):
         with contextlib.suppress(OSError):  # a thread may end meanwhile
-            found |= {int(pid) for pid in (task / "children").read_text().split()}
+            found |= {int(pid) for pid in path.read_text().split()}
     return {pid for pid in found if alive(pid) and "_nvml/worker.py" in cmdline(pid)}
+
+
+def stuck(daemon: Daemon) -> list[int]:
+    """Those of them that sit in the kernel."""
+    return [pid for pid in workers(daemon) if stat_fields(pid)[:1] == ["D"]]
 
 
 @pytest.fixture
@@ -131,10 +136,10 @@ def test_a_hung_driver_costs_two_processes_at_most(
 def test_the_daemon_ends_beside_stuck_workers(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT (G10): it does not wait for the driver, and they end when that lets go of them."""
     nvml.do("stuck")
-    until(lambda: len(workers(daemon)) == 2, PATIENCE)
-    left = workers(daemon)
-    daemon.command("shutdown")
+    until(lambda: len(stuck(daemon)) == 2, PATIENCE)
+    left = stuck(daemon)
+    daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
-    assert {stat_fields(pid)[0] for pid in left} == {"D"}
+    assert [pid for pid in left if alive(pid)] == left
     nvml.heal()
     until(lambda: not [pid for pid in left if alive(pid)])

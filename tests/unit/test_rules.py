@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.core import Of, Story, http, metrics, process, serving
-from watchdog.core.conditions import All, OneOf, View
+from watchdog import registry
+from watchdog.core.conditions import All, OneOf, View, samples
 from watchdog.core.defaults import DEFAULT_RULES
+from watchdog.core.engine import view_of
 from watchdog.core.model import Finding, HoldReason, Severity, SubjectKind, Value, engine_subject
 from watchdog.core.rules import Rule, next_look, rewound, watch
 from watchdog.core.state import Watch
@@ -136,6 +138,17 @@ def test_every_default_rule_has_its_page() -> None:
     assert len(set(names)) == len(names)
     runbooks = Path(__file__).parents[2] / "docs" / "runbooks"
     assert all((runbooks / f"{rule.runbook}.md").is_file() for rule in DEFAULT_RULES)
+
+
+def test_every_sample_that_a_default_rule_asks_for_is_declared() -> None:
+    """A name that no probe brings would never be known, and its rule never fire or clear."""
+    specs = registry.probes().values()
+    declared = {f"{spec.name}.{sample.name}" for spec in specs for sample in spec.samples}
+    declared |= {"engine.ours", "engine.waiting"} | set(view_of(serving().engine))
+    for rule in DEFAULT_RULES:
+        asked = {*samples(rule.when), *rule.evidence}
+        stems = {".".join(name.split()[0].split(".")[:2]) for name in asked}
+        assert stems <= declared, rule.name
 
 
 def test_only_findings_about_engines_act() -> None:

@@ -213,18 +213,31 @@ def _scaled(view: View, name: str, times: float) -> float | None:
     return None if value is None else times * value
 
 
+def parts(condition: Condition) -> Iterator[Condition]:
+    """The condition, and all that it is made of."""
+    yield condition
+    match condition:
+        case All() | AnyOf() | AnyKnown():
+            inner = condition.parts
+        case Not():
+            inner = (condition.part,)
+        case Unless():
+            inner = (condition.part, condition.excuse)
+        case _:
+            inner = ()
+    for one in inner:
+        yield from parts(one)
+
+
 def windows(condition: Condition) -> Iterator[Window]:
     """All windows that a condition looks through."""
-    match condition:
-        case Rose() | Fell():
-            yield condition.window
-        case All() | AnyOf() | AnyKnown():
-            for part in condition.parts:
-                yield from windows(part)
-        case Not():
-            yield from windows(condition.part)
-        case Unless():
-            yield from windows(condition.part)
-            yield from windows(condition.excuse)
-        case _:
-            pass
+    return (one.window for one in parts(condition) if isinstance(one, Rose | Fell))
+
+
+def samples(condition: Condition) -> Iterator[str]:
+    """The names of all samples that a condition asks for."""
+    for one in parts(condition):
+        if isinstance(one, OneOf | Above | Rose | Fell):
+            yield one.sample
+        if isinstance(one, Above) and one.of:
+            yield one.of

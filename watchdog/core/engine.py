@@ -6,7 +6,7 @@ verdicts fused, rules watched, incidents kept, decisions made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -137,7 +137,7 @@ def _first_ready(work: _Work, engine: EngineState) -> EngineState:
     return engine
 
 
-def view_of(engine: EngineState, parts: Parts = MappingProxyType({})) -> View:
+def view_of(engine: EngineState, parts: Parts = MappingProxyType({})) -> Mapping[str, Value]:
     """All that rules can ask about an engine: its state, and what probes of the box found.
 
     What is wanted is not known while an action runs: a finding lives until its outcome is in.
