@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.gpu.measure import memory
 from tests.perf.table import children, line, percentile, pss, row, single, timed
 from tests.support import fake_nvml
 from tests.support.daemon import Daemon, running, simulated_command
@@ -35,9 +36,11 @@ _WAYS = (
     ("one call hangs", "hang", "nvmlDeviceGetPowerUsage"),
     ("stuck in the kernel", "stuck", "nvmlDeviceGetCount"),
 )
-"""With the second, requests are answered in between: one worker after the other is replaced."""
+"""With the second it is one of many calls, and other requests could be answered. A fake call that
+hangs never returns: the worker is kept for the 20 s that a first answer may take, then replaced."""
 _READY = 60.0
 _MS = 1000
+_MIB = 1 << 20
 _LATENCY = "vllm_watchdog_loop_latency_seconds"
 
 
@@ -48,6 +51,7 @@ class Watched:
     most_workers: int = 0
     scrapes: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
+    private: list[float] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
 
 
@@ -118,6 +122,7 @@ def _tell(what: str, daemon: Daemon) -> None:
     single(f"{what}: most workers at a time", 1, seen.most_workers, 0)
     single(f"{what}: workers at the end", 1, len(workers(daemon)), 0)
     _ends(f"{what}: PSS of the daemon, MiB", seen.memory, 2)
+    _ends(f"{what}: private memory of the daemon, MiB", seen.private, 2)
     _ends(f"{what}: descriptors of the daemon", [float(n) for n in seen.descriptors], 0)
 
 
@@ -143,7 +148,9 @@ def _watched(daemon: Daemon) -> Watched:
         seen.scrapes.append(timed(lambda: daemon.get("/metrics")) * _MS)
         seen.most_workers = max(seen.most_workers, len(workers(daemon)))
         if number % _EVERY == 0:
-            seen.memory.append(pss([daemon.process.pid]))
+            found = memory(daemon.process.pid)
+            seen.memory.append(found["pss"] / _MIB)
+            seen.private.append(found["private"] / _MIB)
             seen.descriptors.append(descriptors(daemon.process.pid))
     return seen
 

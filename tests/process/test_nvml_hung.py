@@ -115,8 +115,7 @@ def test_a_hung_driver_costs_two_processes_at_most(
 ) -> None:
     """FACT (G10): no process more, no descriptor more, both pages answer, and values come back.
 
-    The second way to hang leaves requests that are answered in between, so that one worker after
-    the other is ended and replaced.
+    Whether nothing answers, one call of many does not, or the worker cannot even be killed.
     """
     before = daemon.engine()["generation"]
     nvml.do(deed, function)

@@ -1,0 +1,167 @@
+"""Laws of the box: GPUs and drivers fail and recover in any order, and engines crash meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
+
+from tests.support.box import cards, driver, holders, lost, xids
+from tests.support.core import NAME, Story, http, metrics, process, serving
+from watchdog.core import cards as own_cards
+from watchdog.core.engine import firing
+from watchdog.core.model import ProcessState, Reading, SubjectKind, Verdict
+
+STILL = settings(
+    max_examples=100,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+Happening = tuple[str, float]
+"""What happens, and how many seconds later."""
+
+_WHAT = ("well", "lost", "needs reset", "other lost", "mismatch", "xid reset", "xid app", "hung")
+_HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from((*_WHAT, "exit", "tick", "silence")),
+        st.sampled_from((0.5, 1.0, 15.0, 70.0, 600.0)),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+class Box:
+    """An engine on card 0 of two, and what the probes of the box say of them."""
+
+    def __init__(self) -> None:
+        self.story = serving()
+        self.at = 0.0
+        self.counts = {"reset": 0, "application": 0}
+        self.starts = 0
+        self.says("well")
+        self.story.read(holders(self.at, {NAME: (0,)}))
+
+    def says(self, what: str) -> None:
+        """One reading of every probe."""
+        self.counts["reset"] += what == "xid reset"
+        self.counts["application"] += what == "xid app"
+        self.story.read(self._gpu(what), self._driver(what), xids(self.at, self.counts))
+
+    def _gpu(self, what: str) -> Reading:
+        if what in {"lost", "needs reset"}:
+            both = (*lost(self.at, 0, what).samples, *cards(self.at, {1: {}}).samples)
+            return Reading("gpu", self.at, 0.0, both)
+        if what == "other lost":
+            both = (*lost(self.at, 1).samples, *cards(self.at, {0: {}}).samples)
+            return Reading("gpu", self.at, 0.0, both)
+        if what == "hung":
+            return Reading("gpu", self.at, 0.0, error="cannot read any GPU")
+        return cards(self.at, {0: {}, 1: {}})
+
+    def _driver(self, what: str) -> Reading:
+        if what == "hung":
+            return driver(self.at, {"nvml": "unresponsive", "unresponsive_seconds": 90.0})
+        return driver(self.at, {"versions_match": what != "mismatch"})
+
+    def happens(self, what: str, later: float) -> None:
+        """Time passes, and then this; an action that was decided is carried out at once."""
+        self.at += later
+        engine = self.story.engine
+        if what == "exit" and engine.process in {ProcessState.STARTING, ProcessState.RUNNING}:
+            self.story.exited(self.at, generation=engine.generation)
+        elif what == "tick":
+            self.story.tick(self.at)
+        elif what not in {"exit", "silence"}:
+            self.says(what)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        engine = self.story.engine
+        if not engine.in_flight:
+            return
+        self.starts += 1
+        generation = f"{self.starts + 100:08x}"
+        action = engine.in_flight
+        self.story.spawned(self.at, generation)
+        self.story.finished(self.at, action)
+        self.serves()
+
+    def serves(self) -> None:
+        """The engine answers a completion."""
+        generation = self.story.engine.generation
+        self.story.read(
+            process(self.at, generation=generation),
+            metrics(self.at, self.at, generation=generation),
+            http(self.at, canary="ok", status=200, generation=generation),
+        )
+
+
+def held(story: Story) -> bool:
+    """Whether the box holds restarts of the engine."""
+    return own_cards.hold(story.state, story.engine) is not None
+
+
+def lived(happenings: Sequence[Happening]) -> Box:
+    """The box after all of it; checks at every step what must never be."""
+    box = Box()
+    for what, later in happenings:
+        acts = len(box.story.acts)
+        before = held(box.story)
+        box.happens(what, later)
+        new = box.story.acts[acts:]
+        assert not (new and before and held(box.story)), f"acted on a held engine: {new}"
+        for finding in (finding for _, finding in firing(box.story.state)):
+            assert not (finding.actions and finding.subject.kind is not SubjectKind.ENGINE)
+    return box
+
+
+@STILL
+@given(_HAPPENINGS)
+def test_nothing_is_restarted_while_the_box_holds_it(happenings: list[Happening]) -> None:
+    """LAW: a restart that cannot help, or whose start would fail, is not made."""
+    lived(happenings)
+
+
+@STILL
+@given(_HAPPENINGS)
+def test_an_engine_that_serves_is_never_touched(happenings: list[Happening]) -> None:
+    """LAW: whatever GPUs and drivers do, an engine that has not failed is not acted upon."""
+    box = lived([one for one in happenings if one[0] not in {"exit", "silence"}])
+    assert not box.story.acts
+
+
+@STILL
+@given(_HAPPENINGS)
+def test_a_box_that_is_well_holds_nothing(happenings: list[Happening]) -> None:
+    """LAW: an hour after the last trouble no finding of the box is left, and the engine serves."""
+    box = lived(happenings)
+    for _ in range(25):
+        box.happens("well", 150.0)
+        box.serves()
+    assert not held(box.story)
+    assert not own_cards.faults(box.story.state, box.story.engine)
+    if not box.story.engine.history.breaker_open:
+        assert box.story.engine.verdict is Verdict.READY
+
+
+@STILL
+@given(_HAPPENINGS)
+def test_somebody_elses_card_is_not_ours(happenings: list[Happening]) -> None:
+    """LAW: what happens to card 1 alone never makes a fault of an engine on card 0."""
+    ours = {"lost", "needs reset", "xid reset", "exit", "silence"}
+    box = Box()
+    for what, later in happenings:
+        if what not in ours:
+            box.happens(what, later)
+            assert box.story.engine.verdict is not Verdict.GPU_FAULT
+
+
+def test_the_laws_are_about_something() -> None:
+    """LAW: there are stories in which a restart is held, and stories in which it is made after."""
+    find(_HAPPENINGS, lambda story: held(lived(story).story), settings=STILL)
+    find(_HAPPENINGS, lambda story: bool(lived(story).story.acts), settings=STILL)
