@@ -11,7 +11,17 @@ from tests.support.box import cards, driver, holders, lost, xids
 from tests.support.core import NAME, Story, http, metrics, process, serving
 from watchdog.core import cards as own_cards
 from watchdog.core.engine import firing
-from watchdog.core.model import ProcessState, Reading, SubjectKind, Verdict
+from watchdog.core.model import (
+    Cause,
+    EngineExited,
+    Event,
+    ProcessState,
+    Reading,
+    ReadingTaken,
+    SubjectKind,
+    Tick,
+    Verdict,
+)
 
 STILL = settings(
     max_examples=100,
@@ -50,7 +60,15 @@ class Box:
         """One reading of every probe."""
         self.counts["reset"] += what == "xid reset"
         self.counts["application"] += what == "xid app"
-        self.story.read(self._gpu(what), self._driver(what), xids(self.at, self.counts))
+        for reading in (self._gpu(what), self._driver(what), xids(self.at, self.counts)):
+            self.take(ReadingTaken(self.at, reading))
+
+    def take(self, event: Event) -> None:
+        """One event; what was held before and after it is not acted upon by it."""
+        acts, before = len(self.story.acts), held(self.story)
+        self.story.take(event)
+        new = self.story.acts[acts:]
+        assert not (new and before and held(self.story)), f"acted on a held engine: {new}"
 
     def _gpu(self, what: str) -> Reading:
         if what in {"lost", "needs reset"}:
@@ -73,9 +91,10 @@ class Box:
         self.at += later
         engine = self.story.engine
         if what == "exit" and engine.process in {ProcessState.STARTING, ProcessState.RUNNING}:
-            self.story.exited(self.at, generation=engine.generation)
+            generation = engine.generation
+            self.take(EngineExited(self.at, NAME, generation, 1, None, Cause.CRASH, "it crashed"))
         elif what == "tick":
-            self.story.tick(self.at)
+            self.take(Tick(self.at))
         elif what not in {"exit", "silence"}:
             self.says(what)
         self._carry_out()
@@ -107,14 +126,10 @@ def held(story: Story) -> bool:
 
 
 def lived(happenings: Sequence[Happening]) -> Box:
-    """The box after all of it; checks at every step what must never be."""
+    """The box after all of it; no finding about it ever has an action."""
     box = Box()
     for what, later in happenings:
-        acts = len(box.story.acts)
-        before = held(box.story)
         box.happens(what, later)
-        new = box.story.acts[acts:]
-        assert not (new and before and held(box.story)), f"acted on a held engine: {new}"
         for finding in (finding for _, finding in firing(box.story.state)):
             assert not (finding.actions and finding.subject.kind is not SubjectKind.ENGINE)
     return box

@@ -7,7 +7,7 @@ decides makes the unknown beside it irrelevant, in ``All`` a False, in ``AnyOf``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from watchdog.core.model import Seconds, Value
@@ -140,21 +140,23 @@ class Unless:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A figure over the last ``seconds`` of a sample: its increase, or its greatest value."""
+    """A figure over the last ``seconds`` of a sample: its increase, or its greatest value.
+
+    A view has it as ``name`` (``gpu.pcie_replays increase 300``), and under ``covered`` whether the
+    whole window was seen.
+    """
 
     figure: str
     sample: str
     seconds: Seconds
+    name: str = field(init=False)
+    covered: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """Under which a view has it: ``gpu.pcie_replays increase 300``."""
-        return f"{self.sample} {self.figure} {self.seconds:g}"
-
-    @property
-    def covered(self) -> str:
-        """Under which a view says whether the whole window was seen."""
-        return f"{self.name} covered"
+    def __post_init__(self) -> None:
+        """Names are asked for at every look: they are made once."""
+        name = f"{self.sample} {self.figure} {self.seconds:g}"
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "covered", f"{name} covered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +170,11 @@ class Rose:
     sample: str
     within: Seconds
     limit: float = 0.0
+    window: Window = field(init=False)
 
-    @property
-    def window(self) -> Window:
+    def __post_init__(self) -> None:
         """What has to be kept for it."""
-        return Window("increase", self.sample, self.within)
+        object.__setattr__(self, "window", Window("increase", self.sample, self.within))
 
     def __call__(self, view: View) -> bool | None:
         """See ``Condition``."""
@@ -190,11 +192,11 @@ class Fell:
 
     sample: str
     within: Seconds
+    window: Window = field(init=False)
 
-    @property
-    def window(self) -> Window:
+    def __post_init__(self) -> None:
         """What has to be kept for it."""
-        return Window("max", self.sample, self.within)
+        object.__setattr__(self, "window", Window("max", self.sample, self.within))
 
     def __call__(self, view: View) -> bool | None:
         """See ``Condition``."""

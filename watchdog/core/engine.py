@@ -158,21 +158,32 @@ def view_of(engine: EngineState, parts: Parts = MappingProxyType({})) -> Mapping
 
 
 def _watch_box(work: _Work, event: Event, rule_set: tuple[Rule, ...]) -> None:
-    """Rules about GPUs and the host: when something new is known of them, or time has passed."""
+    """Rules about GPUs and the host: those that a reading can change, and those that are due."""
     match event:
         case ReadingTaken(reading=Reading(subject=None) as reading):
             needed = views.wanted(rule_set)
             work.state, subjects = views.absorb(work.state, reading, needed)
             work.state, records = lessons.taught(work.state, reading)
             work.records.extend(records)
+            found = {subject: views.of(work.state, subject) for subject in subjects}
+            for rule in views.asking(rule_set, reading.probe):
+                _watch(work, rule, [s for s in found.items() if s[0].kind is rule.subject])
         case Tick():
-            subjects = frozenset(work.state.views)
+            for rule in views.about_box(rule_set):
+                _watch(work, rule, _due(work, rule))
         case _:
-            return
-    found = {subject: views.of(work.state, subject) for subject in subjects}
-    for rule in rule_set:
-        if rule.subject is not SubjectKind.ENGINE and rule.mode is not Mode.OFF:
-            _watch(work, rule, [s for s in found.items() if s[0].kind is rule.subject])
+            pass
+
+
+def _due(work: _Work, rule: Rule) -> list[tuple[Subject, View]]:
+    """The subjects of which time alone may change what the rule says."""
+    moments = {
+        subject: rules.next_look(rule, seen)
+        for (name, subject), seen in work.state.watches.items()
+        if name == rule.name
+    }
+    due = [one for one, moment in moments.items() if moment is not None and moment <= work.at]
+    return [(subject, views.of(work.state, subject)) for subject in due]
 
 
 def _watch_engines(work: _Work, rule_set: Sequence[Rule]) -> None:

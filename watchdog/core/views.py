@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from watchdog.core import cards
-from watchdog.core.conditions import Window, windows
-from watchdog.core.model import Reading, Sampled, Seconds, Subject, SubjectKind, Value
+from watchdog.core.conditions import Window, samples, windows
+from watchdog.core.model import Mode, Reading, Sampled, Seconds, Subject, SubjectKind, Value
 from watchdog.core.rules import Rule
 from watchdog.core.series import Series
 from watchdog.core.state import Parts, State
@@ -51,6 +51,25 @@ def _engines(state: State, card: Subject) -> Mapping[str, Value]:
     if waiting:
         values["engine.waiting"] = sum(waiting)
     return values
+
+
+@lru_cache(maxsize=64)
+def asking(rule_set: tuple[Rule, ...], probe: str) -> tuple[Rule, ...]:
+    """The rules about the box whose answer a reading of the probe can change."""
+    return tuple(rule for rule in about_box(rule_set) if probe in _sources(rule))
+
+
+def about_box(rule_set: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules about GPUs and the host that are not switched off."""
+    return tuple(
+        rule
+        for rule in rule_set
+        if rule.subject is not SubjectKind.ENGINE and rule.mode is not Mode.OFF
+    )
+
+
+def _sources(rule: Rule) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in samples(rule.when))
 
 
 @lru_cache(maxsize=8)
