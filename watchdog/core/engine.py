@@ -110,7 +110,6 @@ def _fused(work: _Work, engine: EngineState, settings: PolicySettings) -> Engine
     if engine.process is ProcessState.STARTING and verdict.is_first_ready(engine.vitals):
         engine = _first_ready(work, engine)
     judged = verdict.judge(engine, at)
-    engine = replace(engine, health=judged.verdict)
     live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
     if live and judged.verdict in _FAILED and engine.failed_at is None:
         cause, why = lessons.explained(engine, at, judged.cause, "; ".join(judged.reasons))
@@ -118,8 +117,10 @@ def _fused(work: _Work, engine: EngineState, settings: PolicySettings) -> Engine
         engine = replace(engine, began_at=judged.began_at or at)
     elif live and judged.verdict not in _FAILED and engine.failed_at is not None:
         engine = replace(engine, failed_at=None, began_at=None, retry_at=None)
-    judged = verdict.with_gpus(judged, cards.faults(work.state, engine))
-    return replace(engine, verdict=judged.verdict, reasons=judged.reasons)
+    health, judged = judged.verdict, verdict.with_gpus(judged, cards.faults(work.state, engine))
+    if (engine.health, engine.verdict, engine.reasons) == (health, judged.verdict, judged.reasons):
+        return engine
+    return replace(engine, health=health, verdict=judged.verdict, reasons=judged.reasons)
 
 
 def _first_ready(work: _Work, engine: EngineState) -> EngineState:
@@ -279,9 +280,8 @@ def _decide_one(
     if _is_final(hold, engine) and engine.process in _AT_REST:
         engine = move(engine, ProcessState.GIVEN_UP, work.at)
     judged = verdict.judge(engine, work.at)
-    engine = replace(engine, health=judged.verdict)
-    judged = verdict.with_gpus(judged, cards.faults(work.state, engine))
-    engine = replace(engine, verdict=judged.verdict)
+    faulty = verdict.with_gpus(judged, cards.faults(work.state, engine))
+    engine = replace(engine, health=judged.verdict, verdict=faulty.verdict)
     work.state = work.state.with_engine(engine)
     if hold is None or hold is not before.held:
         _note(work, _decision(work, finding, engine, hold))
