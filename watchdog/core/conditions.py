@@ -124,6 +124,21 @@ class AnyKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class Besides:
+    """``part``, and also True while ``sign`` holds. A sign that does not hold decides nothing.
+
+    For a second source that can only add trouble: its silence is no health.
+    """
+
+    part: Condition
+    sign: Condition
+
+    def __call__(self, view: View) -> bool | None:
+        """See ``Condition``."""
+        return True if self.sign(view) else self.part(view)
+
+
+@dataclass(frozen=True, slots=True)
 class Unless:
     """``part``, except while ``excuse`` holds. An excuse that is not known is none.
 
@@ -225,6 +240,8 @@ def parts(condition: Condition) -> Iterator[Condition]:
             inner = (condition.part,)
         case Unless():
             inner = (condition.part, condition.excuse)
+        case Besides():
+            inner = (condition.part, condition.sign)
         case _:
             inner = ()
     for one in inner:
