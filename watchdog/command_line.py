@@ -48,6 +48,10 @@ _ONE = frozenset(
 )
 _SWITCHES = frozenset({"async-scheduling", "enforce-eager", "headless", "trust-remote-code"})
 _SWITCH_PREFIXES = ("enable-", "disable-", "no-")
+_SPREAD = re.compile(
+    r"data-parallel-(?!size=|backend=|rpc-port=)|-(dp[aehlnr]|pcp|[nr])=|n(nodes|ode-rank)=|master-"
+    r"|headless=|device-ids=|worker-cls=|prefill-context|(.*-backend|-dpb)=(?=ray|external|.*\.)"
+)
 _MODULES = {
     "vllm.entrypoints.openai.api_server": "api_server",
     "watchdog.simulator": "simulator",
@@ -81,6 +85,7 @@ class EngineCommand:
     ``bind_host`` is the address that the engine binds (``0.0.0.0`` for all). ``model`` is empty
     when it could not be read. ``gpu_memory_utilization`` is a fraction, ``max_model_len`` counts
     tokens; None where the command leaves the engine's default. ``notes`` are one-line warnings.
+    With ``spread`` there are flags of several nodes or ranks: which cards it uses is not known.
     """
 
     argv: tuple[str, ...] = field(repr=False)
@@ -95,6 +100,7 @@ class EngineCommand:
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
     shutdown_timeout: Seconds | None = None
+    spread: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -148,6 +154,7 @@ def describe(
         gpu_memory_utilization=_fraction(given.one("gpu-memory-utilization")),
         max_model_len=_tokens(given.one("max-model-len")),
         shutdown_timeout=_number(given.one("shutdown-timeout")),
+        spread=any(_SPREAD.match(f"{k}={' '.join(v)}") for k, v in given.values.items()),
         notes=tuple(given.notes),
     )
 

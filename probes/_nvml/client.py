@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from probes._nvml.process import DeadError, NoAnswerError, Worker
 from watchdog.core.model import Seconds
@@ -29,7 +29,10 @@ _NO_DRIVER = frozenset({9, 12})
 """NVML's codes for "driver not loaded" and "library not found"."""
 _ATTACH: Seconds = 20.0
 """How long the first answer may take, in all: without persistence mode every card is initialised
-first, which takes seconds a card, and a new worker would begin again."""
+first, which takes seconds a card, and a new worker would begin again. The next one has longer."""
+_LONGER = 3
+_LONGEST = 9
+"""How many times ``_ATTACH`` that may grow to: a slow box gets through in the end."""
 _GRACE: Seconds = 0.5
 _MOST_HUNG = 2
 PREFIX = "cannot read any GPU: "
@@ -56,6 +59,41 @@ class CardIdentity:
     bus_id: str
 
 
+class Asks(Protocol):
+    """What probes use of ``NvmlClient``, which says what each of it means."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the last request was not answered, "" when it was."""
+        ...
+
+    @property
+    def unanswered_since(self) -> Seconds | None:
+        """When the first of the present row of hanging requests began."""
+        ...
+
+    @property
+    def cards(self) -> tuple[CardIdentity, ...]:
+        """The cards that were named last."""
+        ...
+
+    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
+        """The answer to one request; raises NvmlUnavailableError."""
+        ...
+
+    def close(self) -> None:
+        """Give the client back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """How it went last; replaced as a whole, so that the two always belong together."""
+
+    trouble: str = ""
+    unanswered_since: Seconds | None = None
+
+
 def _identities(answer: Mapping[str, Any]) -> tuple[CardIdentity, ...]:
     return tuple(
         CardIdentity(int(said["index"]), str(said["uuid"]), str(said["bus_id"]))
@@ -67,7 +105,8 @@ def _identities(answer: Mapping[str, Any]) -> tuple[CardIdentity, ...]:
 class Conversation:
     """One worker at a time, replaced when it must be. Safe from any thread; one request at a time.
 
-    ``rest`` is the pause after "no driver", and the longest after any other error.
+    ``rest`` is the pause after "no driver", and the longest after any other error; ``attach`` is
+    how long the first worker may take to answer at all.
     """
 
     def __init__(
@@ -76,15 +115,18 @@ class Conversation:
         env: Mapping[str, str] | None,
         rest: Seconds,
         left: tuple[Worker, ...] = (),
+        attach: Seconds = _ATTACH,
     ) -> None:
         self._argv, self._env, self._rest = argv, env, rest
         self._worker: Worker | None = None
         self._left = left
         self._rest_until: Seconds = 0.0
+        self._attach = self._patience = attach
         self._turn = threading.Lock()
         self._closed = False
-        self.trouble = ""
-        self.unanswered_since: Seconds | None = None
+        self._telling = threading.Lock()
+        self._standing = _Standing()
+        self._answered_at: Seconds = 0.0
         self.cards: tuple[CardIdentity, ...] = ()
 
     def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
@@ -93,12 +135,13 @@ class Conversation:
         if not self._turn.acquire(timeout=max(0.0, deadline - began)):
             self._hung(_LATE, began)
         try:
-            if time.monotonic() < self._rest_until:
+            began = time.monotonic()
+            if began < self._rest_until:
                 raise NvmlUnavailableError(self.trouble)
-            if self._closed or time.monotonic() >= deadline:
+            if self._closed or began >= deadline:
                 raise NvmlUnavailableError(_NO_TIME)
             answer = self._answered(request, deadline, began)
-            self.trouble, self.unanswered_since = "", None
+            self._settle("")
             self.cards = _identities(answer) or self.cards
             return answer
         finally:
@@ -112,9 +155,9 @@ class Conversation:
             self._late(worker, began)
         except DeadError:
             self._died(worker)
+        self._patience = self._attach
         if "error" in answer:
             long = answer.get("code") in _NO_DRIVER
-            self.unanswered_since = None
             self._pause(str(answer["error"]), self._rest if long else min(self._rest, _SHORT_REST))
         return answer
 
@@ -143,10 +186,13 @@ class Conversation:
     def _late(self, worker: Worker, began: Seconds) -> NoReturn:
         """Keep one that still attaches or would be the second to hang, else be rid of it."""
         self._look_back()
-        attaching = not worker.proven and time.monotonic() - worker.started_at < _ATTACH
+        waited = time.monotonic() - worker.started_at
+        attaching = not worker.proven and waited < self._patience
         words = _SILENT if self._left else _LATE
         second = bool(self._left) and worker.in_driver()
         if self._closed or not (attaching or second):
+            if not worker.proven:
+                self._patience = min(self._patience * _LONGER, self._attach * _LONGEST)
             self._discard()
         self._hung(words, began)
 
@@ -172,14 +218,32 @@ class Conversation:
         self._fail(f"{PREFIX}{why}")
 
     def _fail(self, words: str) -> NoReturn:
-        self.trouble = words
+        self._settle(words)
         raise NvmlUnavailableError(words)
 
+    def _settle(self, trouble: str) -> None:
+        """Something was said, be it an error: nobody waits in vain any more."""
+        with self._telling:
+            self._answered_at = time.monotonic()
+            self._standing = _Standing(trouble)
+
     def _hung(self, words: str, began: Seconds) -> NoReturn:
-        self.trouble = words
-        if self.unanswered_since is None:
-            self.unanswered_since = began
+        """Who waited for a turn while others were answered has nothing to say about the driver."""
+        with self._telling:
+            if self._answered_at <= began:
+                since = self._standing.unanswered_since
+                self._standing = _Standing(words, began if since is None else since)
         raise NvmlHungError(words)
+
+    @property
+    def trouble(self) -> str:
+        """See NvmlClient."""
+        return self._standing.trouble
+
+    @property
+    def unanswered_since(self) -> Seconds | None:
+        """See NvmlClient."""
+        return self._standing.unanswered_since
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -208,7 +272,8 @@ class NvmlClient:
     """What probes ask. Safe from any thread.
 
     ``env`` None hands on the environment as it is. ``retry`` is the rest in seconds after "no
-    driver". ``shared`` is for ``lease``: then the worker is not this client's alone.
+    driver", ``attach`` how long the first worker may take to answer at all. ``shared`` is for
+    ``lease``: then the worker is not this client's alone.
     """
 
     def __init__(
@@ -217,9 +282,10 @@ class NvmlClient:
         env: Mapping[str, str] | None = None,
         retry: Seconds = _LONG_REST,
         shared: Conversation | None = None,
+        attach: Seconds = _ATTACH,
     ) -> None:
         self._leased = shared is not None
-        self._talk = shared or Conversation(argv, env, retry)
+        self._talk = shared or Conversation(argv, env, retry, attach=attach)
         self._closed = False
 
     def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:

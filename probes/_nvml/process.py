@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from probes._nvml.answers import proper
 from watchdog import procfs
 from watchdog.core.model import Seconds
 
@@ -77,19 +78,22 @@ class Worker:
         try:
             if self.owes:
                 self._answer(deadline)
+                self.proven = True
             self._number += 1
             _pipe(self._child.stdin).write(f"{self._number} {what}\n".encode())
             self.owes = True
-            return self._answer(deadline)
-        except (OSError, ValueError) as error:
+            answer = proper(what, self._answer(deadline))
+        except (OSError, ValueError, RecursionError) as error:
             raise DeadError from error
+        self.proven = True
+        return answer
 
     def _answer(self, deadline: Seconds) -> dict[str, Any]:
         """The answer to the newest request; older ones are not for anybody any more."""
         answer = json.loads(self._line(deadline))
         if not isinstance(answer, dict) or answer.pop("request", None) != self._number:
             raise ValueError("no answer to this request")
-        self.owes, self.proven = False, True
+        self.owes = False
         return answer
 
     def _line(self, deadline: Seconds) -> bytes:

@@ -31,6 +31,9 @@ for = "1s"
 name = "driver-mismatch"
 for = "1s"
 [[rule]]
+name = "gpu-lost"
+clear_for = "1s"
+[[rule]]
 name = "gpu-unexplained-downclock"
 for = "1s"
 """

@@ -43,7 +43,10 @@ HEALTHY: dict[str, Value] = {
 }
 """An idle H200, as the probe ``gpu`` would read it."""
 
-IDLE_REASONS = {"idle": True, "sw_power_cap": False, "hw_thermal": False, "sw_thermal": False}
+IDLE_REASONS = {
+    **dict.fromkeys(("sw_power_cap", "hw_thermal", "sw_thermal", "other"), False),
+    "idle": True,
+}
 
 
 def card(index: int = 0) -> Subject:
@@ -108,6 +111,8 @@ def holders(at: Seconds, engines: dict[str, tuple[int, ...]], **owners: int) -> 
     for owner in ("engine", "orphan", "foreign", "unknown"):
         labels = (*of(card(), 0), ("owner", owner))
         found.append(Sampled(card(), "memory_bytes", owners.get(owner, 0), labels))
+    orphans = f"{owners['orphan']} bytes" if "orphan" in owners else ""
+    found.append(Sampled(card(), "orphans", orphans, of(card(), 0)))
     return Reading("gpu_processes", at, 0.0, tuple(found))
 
 
@@ -138,7 +143,12 @@ def xids(
 
 def driver(at: Seconds, values: Mapping[str, Value] | None = None) -> Reading:
     """What ``driver`` reads of a driver that is well, changed by ``values``."""
-    usual: dict[str, Value] = {"nvml": "ok", "unresponsive_seconds": 0.0, "device_trouble": ""}
+    usual: dict[str, Value] = {
+        "nvml": "ok",
+        "unresponsive_seconds": 0.0,
+        "device_trouble": "",
+        "fallen_cards": "",
+    }
     usual |= {"versions_match": True, "gpus_expected": 1, "gpus_found": 1, **(values or {})}
     pairs = usual.items()
     return Reading("driver", at, 0.0, tuple(Sampled(HOST, name, value) for name, value in pairs))

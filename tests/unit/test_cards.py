@@ -64,9 +64,11 @@ def test_a_lost_card_of_somebody_else_is_none() -> None:
 
 
 def test_a_card_that_comes_back_restarts_nobody() -> None:
-    """FACT: the step in which the card is well again finds the engine ready."""
-    story = serving().read(gpu(1.0), lost(2.0), gpu(3.0))
-    assert story.engine.verdict is Verdict.READY
+    """FACT: ten seconds after the card is well again the engine is ready, as it was all along."""
+    story = serving().read(gpu(1.0))
+    looks = (lost(2.0), gpu(3.0), gpu(13.0))
+    verdicts = [story.read(seen).engine.verdict.value for seen in looks]
+    assert verdicts == ["gpu_fault", "gpu_fault", "ready"]
     assert not story.acts
 
 
@@ -82,7 +84,7 @@ def test_a_dead_engine_on_a_faulty_card_is_held(reading: Reading) -> None:
     assert story.engine.process is ProcessState.BACKOFF
     assert [decision.hold for decision in story.decisions] == [HoldReason.INHIBITED]
     assert "GPU 0" in story.decisions[0].detail
-    story.read(gpu(61.0))
+    story.read(gpu(61.0), gpu(71.0))
     assert [decision.action for decision in story.acts] == ["restart_engine"]
 
 
@@ -110,7 +112,7 @@ def test_a_mismatched_driver_blocks_every_start() -> None:
     assert [decision.hold for decision in story.decisions] == [HoldReason.BLOCKED]
     assert story.engine.process is ProcessState.BACKOFF
     assert not story.engine.history.restarts
-    story.read(driver(50.0))
+    story.read(driver(50.0), driver(80.0))
     assert len(story.acts) == 1
 
 

@@ -70,8 +70,19 @@ def test_a_rule_fires_when_its_condition_has_held_long_enough() -> None:
 def test_unknown_neither_fires_nor_clears() -> None:
     """A finding stays through the unknown, and so does health."""
     firing = watched((0.0, SICK), (10.0, SICK))
-    assert watched((0.0, SICK), (10.0, SICK), (99.0, UNKNOWN)) == firing
+    unseen = watched((0.0, SICK), (10.0, SICK), (99.0, UNKNOWN), (9e9, UNKNOWN))
+    assert unseen.firing == firing.firing
     assert watched((0.0, WELL), (50.0, UNKNOWN), (60.0, {})) == Watch()
+
+
+def test_the_box_is_not_held_by_what_nobody_sees_any_more() -> None:
+    """FACT: about a GPU a finding ends after an hour without a word; a word begins it anew."""
+    rule = replace(RULE, subject=SubjectKind.GPU)
+    fired = ((0.0, SICK), (10.0, SICK), (20.0, UNKNOWN))
+    assert watched(*fired, (3600.0, UNKNOWN), rule=rule).firing is not None
+    assert watched(*fired, (3621.0, UNKNOWN), rule=rule) == Watch()
+    again = ((3600.0, SICK), (3630.0, UNKNOWN), (7000.0, UNKNOWN))
+    assert watched(*fired, *again, rule=rule).firing is not None
 
 
 def test_what_nobody_saw_does_not_count() -> None:
@@ -156,7 +167,7 @@ def test_only_findings_about_engines_act() -> None:
     box = [rule for rule in DEFAULT_RULES if rule.subject is not SubjectKind.ENGINE]
     assert not [rule.name for rule in box if rule.actions]
     assert {rule.name for rule in DEFAULT_RULES if rule.holds is not None} == {
-        *("gpu-lost", "gpu-reset-needed", "gpu-xid-reset"),
+        *("gpu-lost", "gpu-reset-needed", "gpu-xid-reset", "engine-driver-too-old"),
         *("driver-unresponsive", "driver-mismatch", "gpu-access-lost"),
     }
     assert {rule.name for rule in box if rule.fault} <= {r.name for r in box if r.holds is not None}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from watchdog.core.model import SERVING, Finding, HoldReason, Subject, SubjectKind
+from watchdog.core.model import SERVING, Finding, HoldReason, Mode, Subject, SubjectKind
 from watchdog.core.state import EngineState, State
+
+_PLACE = "pci-"
+"""Of a card that nobody has named: it may well be another tenant's."""
 
 
 def own(state: State, engine: EngineState) -> frozenset[Subject]:
@@ -14,12 +17,26 @@ def own(state: State, engine: EngineState) -> frozenset[Subject]:
     Where its processes were seen to hold memory is certain; next is what it is configured to use;
     without either every card may be its.
     """
+    if not uses_gpus(state, engine):
+        return frozenset()
     if engine.cards:
         return engine.cards
     named = engine.settings.gpus
     if named is None:
-        return frozenset(state.cards)
+        return frozenset(card for card in state.cards if not card.name.startswith(_PLACE))
     return frozenset(card for card, index in state.cards.items() if _named(card, index, named))
+
+
+def uses_gpus(state: State, engine: EngineState) -> bool:
+    """False when it is known that it computes on none: it sees no card, or wants none."""
+    driver = state.views.get(engine.subject, {}).get("driver", {})
+    return engine.settings.gpus != () and driver.get("driver.cpu_only") is not True
+
+
+def _sure(state: State, engine: EngineState) -> frozenset[Subject]:
+    """The cards that are certainly its own: another's card must not take it out of service."""
+    guessed = not engine.cards and engine.settings.gpus is None and len(state.cards) > 1
+    return frozenset() if guessed else own(state, engine)
 
 
 def _named(card: Subject, index: str, named: tuple[str, ...]) -> bool:
@@ -45,24 +62,32 @@ def concerned(state: State, subject: Subject) -> tuple[str, ...]:
             return tuple(state.engines)
 
 
-def findings(state: State, engine: EngineState) -> Iterator[Finding]:
-    """Firing findings about the machine and the engine's own cards."""
-    cards = own(state, engine)
+def _findings(state: State, engine: EngineState, cards: frozenset[Subject]) -> Iterator[Finding]:
+    """Firing findings with consequences for the engine: its own, its cards', and the machine's.
+
+    Those about the machine are about its driver, which an engine without a GPU does not need. A
+    rule that only observes has no consequences.
+    """
+    driven = uses_gpus(state, engine)
     for (_, subject), seen in state.watches.items():
-        if seen.firing is None or subject.kind is SubjectKind.ENGINE:
+        finding = seen.firing
+        if finding is None or finding.mode is not Mode.ACT:
             continue
-        if subject.kind is not SubjectKind.GPU or subject in cards:
-            yield seen.firing
+        machine = subject.kind is SubjectKind.HOST and driven
+        if subject in cards or subject == engine.subject or machine:
+            yield finding
 
 
 def faults(state: State, engine: EngineState) -> tuple[str, ...]:
     """Why the engine cannot serve from its cards, in words; empty when it can."""
-    return tuple(words(state, one) for one in findings(state, engine) if one.fault)
+    return tuple(
+        words(state, one) for one in _findings(state, engine, _sure(state, engine)) if one.fault
+    )
 
 
 def hold(state: State, engine: EngineState) -> tuple[HoldReason, str] | None:
     """Why no restart of the engine can help now, and in words; None when one can."""
-    for finding in findings(state, engine):
+    for finding in _findings(state, engine, own(state, engine)):
         if finding.holds is not None:
             return finding.holds, words(state, finding)
     return None

@@ -28,6 +28,7 @@ from watchdog.core.model import (
     ReadingTaken,
     Record,
     Seconds,
+    Severity,
     Subject,
     SubjectKind,
     Tick,
@@ -67,7 +68,7 @@ def step(state: State, event: Event, rule_set: Sequence[Rule], settings: PolicyS
     _watch_box(work, event, tuple(rule_set))
     _fuse(work, settings)
     _watch_engines(work, rule_set)
-    _keep_incidents(work)
+    _keep_incidents(work, rule_set)
     _decide(work, settings)
     return Step(
         state=work.state,
@@ -164,6 +165,7 @@ def _watch_box(work: _Work, event: Event, rule_set: tuple[Rule, ...]) -> None:
         case ReadingTaken(reading=Reading(subject=None) as reading):
             needed = views.wanted(rule_set)
             work.state, subjects = views.absorb(work.state, reading, needed)
+            _forget_renamed(work, reading)
             work.state, records = lessons.taught(work.state, reading)
             work.records.extend(records)
             found = {subject: views.of(work.state, subject) for subject in subjects}
@@ -174,6 +176,19 @@ def _watch_box(work: _Work, event: Event, rule_set: tuple[Rule, ...]) -> None:
                 _watch(work, rule, _due(work, rule))
         case _:
             pass
+
+
+def _forget_renamed(work: _Work, reading: Reading) -> None:
+    """A card that has its name now: what was found under its place in the list is over."""
+    gone = views.renamed(work.state, reading)
+    if not gone:
+        return
+    for (name, subject), seen in tuple(work.state.watches.items()):
+        if subject in gone:
+            _note_change(work, seen, Watch())
+            kept = {k: v for k, v in work.state.watches.items() if k != (name, subject)}
+            work.state = replace(work.state, watches=kept)
+    work.state = views.forgotten(work.state, gone)
 
 
 def _due(work: _Work, rule: Rule) -> list[tuple[Subject, View]]:
@@ -238,14 +253,18 @@ def firing(state: State) -> list[tuple[tuple[str, Subject], Finding]]:
     return sorted(found, key=lambda pair: order[pair[1].severity.value])
 
 
-def _keep_incidents(work: _Work) -> None:
+def _keep_incidents(work: _Work, rule_set: Sequence[Rule]) -> None:
     fires = firing(work.state)
     for _, finding in fires:
         work.state, records = incidents.opened(work.state, finding, work.at)
         work.records.extend(records)
     watches = work.state.watches.items()
-    troubled = {subject for (_, subject), seen in watches if seen.pending_since is not None}
-    troubled |= {finding.subject for _, finding in fires}
+    told = {r.name for r in rule_set if r.severity is Severity.INFO and not r.actions}
+    troubled = {
+        subject
+        for (rule, subject), seen in watches
+        if rule not in told and (seen.pending_since is not None or seen.firing is not None)
+    }
     for incident in work.state.incidents:
         if incident.resolved_at is None and incident.subject not in troubled:
             work.state, records = incidents.resolved(work.state, incident.subject, work.at)
@@ -298,9 +317,9 @@ def _acting(
     engine: EngineState, finding: Finding, at: Seconds, settings: PolicySettings
 ) -> EngineState:
     action = finding.actions[0]
-    if action != "start_engine":  # nothing had failed before a first start
-        engine = policy.charge(engine, at, settings)
-    return set_out(engine, action, at)
+    if action == "start_engine":  # nothing had failed before a first start
+        return set_out(engine, action, at)
+    return replace(set_out(policy.charge(engine, at, settings), action, at), charged=True)
 
 
 def _decision(

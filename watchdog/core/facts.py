@@ -24,6 +24,9 @@ from watchdog.core.model import (
 from watchdog.core.policy import failed, refunded
 from watchdog.core.state import EngineState, PolicySettings, State
 
+_REFUSED_BY_THE_BOX = frozenset({Cause.GPU_MEMORY_SHORT, Cause.DRIVER_MISMATCH})
+"""An action that fails so was refused before anything was started, and may succeed later."""
+
 _Taken = tuple[State, tuple[Record, ...]]
 
 
@@ -183,9 +186,10 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
     if outcome.unkillable:
         engine = move(engine, ProcessState.UNKILLABLE, event.at)
         return replace(engine, reasons=(outcome.explanation,))
-    if outcome.cause is Cause.GPU_MEMORY_SHORT and outcome.action == "restart_engine":
-        engine = refunded(engine)  # somebody else's memory must not use up the engine's budget
+    refused = outcome.cause in _REFUSED_BY_THE_BOX
+    if refused and engine.charged:
+        engine = refunded(engine)  # it must not use up the engine's budget
     engine = replace(engine, leader=None, ready_at=None)
-    engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings)
+    engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings, curable=refused)
     reasons = (outcome.explanation,)
     return replace(move(engine, _after_failure(engine), event.at), reasons=reasons)

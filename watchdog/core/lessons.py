@@ -117,12 +117,14 @@ def _errors(state: State, reading: Reading) -> _Taught:
 
 
 def _own_errors(state: State, engine: EngineState, reading: Reading) -> _Taught:
+    told = [s for s in _of_engines(reading, "engine_errors") if s.subject == engine.subject]
+    if not told:  # nothing is known now: what was counted stays
+        return state, ()
     counts = {_APPLICATION: 0, _SEVERE: 0}
-    for sample in reading.samples:
-        if sample.subject == engine.subject and sample.sample == "engine_errors":
-            kind = dict(sample.labels)["class"]
-            if kind != _HARMLESS:
-                counts[kind if kind == _APPLICATION else _SEVERE] += int(sample.value)
+    for sample in told:
+        kind = dict(sample.labels)["class"]
+        if kind != _HARMLESS:
+            counts[kind if kind == _APPLICATION else _SEVERE] += int(sample.value)
     now = (counts[_APPLICATION], counts[_SEVERE])
     before, engine = engine.xids, replace(engine, xids=now)
     if sum(now) <= sum(before):  # nothing new, or the probe began anew

@@ -49,4 +49,4 @@ def set_out(engine: EngineState, action: str, at: Seconds) -> EngineState:
         )
     else:
         engine = move(engine, ProcessState.STOPPING, at)
-    return replace(engine, in_flight=action, retry_at=None)
+    return replace(engine, in_flight=action, charged=False, retry_at=None)

@@ -90,14 +90,23 @@ def backoff(failures: int, seed: str, policy: PolicySettings) -> Seconds:
     return delay * (1.0 + policy.backoff_jitter * spread)
 
 
-def failed(
-    engine: EngineState, at: Seconds, cause: Cause, explanation: str, policy: PolicySettings
+def failed(  # noqa: PLR0913 - one failure, whole
+    engine: EngineState,
+    at: Seconds,
+    cause: Cause,
+    explanation: str,
+    policy: PolicySettings,
+    *,
+    curable: bool = False,
 ) -> EngineState:
-    """``engine`` with the failure found at ``at``, and when backoff lets it be restarted."""
+    """``engine`` with the failure found at ``at``, and when backoff lets it be restarted.
+
+    ``curable`` says that a retry may help although the cause is of those that it cannot cure.
+    """
     history = engine.history
     stable = engine.ready_at is not None and at - engine.ready_at >= policy.reset_after_ready
     failures = 0 if stable else history.failures
-    incurable = cause in INCURABLE and engine.ready_at is None
+    incurable = cause in INCURABLE and engine.ready_at is None and not curable
     history = replace(history, failures=failures, given_up=cause if incurable else history.given_up)
     return replace(
         engine,

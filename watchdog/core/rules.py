@@ -24,6 +24,8 @@ from watchdog.core.state import Watch
 
 WatchKey = tuple[str, Subject]
 
+_FORGOTTEN: Seconds = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -53,19 +55,27 @@ def watch(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) 
     """One rule's watch on one subject after a look at ``at``."""
     match rule.when(view):
         case None:
-            return _unknown(before)
+            return _unknown(rule, before, at)
         case True:
             return _troubled(rule, subject, view, before, at)
         case False:
             return _clear(rule, before, at)
 
 
-def _unknown(before: Watch) -> Watch:
-    """A finding stays as it is; a duration that nobody saw begins anew."""
-    if before.pending_since is None and before.clear_since is None:
+def _unknown(rule: Rule, before: Watch, at: Seconds) -> Watch:
+    """A finding stays as it is; a duration that nobody saw begins anew.
+
+    About the box a finding ends when nobody could tell for an hour: a card that was replaced is
+    never told of again, and must not hold restarts for ever.
+    """
+    if before.firing is None:
+        return before if before.pending_since is None else Watch()
+    since = before.unseen_since if before.unseen_since is not None else at
+    if at - since > _FORGOTTEN and rule.subject is not SubjectKind.ENGINE:
+        return Watch()
+    if (before.unseen_since, before.clear_since) == (since, None):
         return before
-    kept = before.pending_since if before.firing is not None else None
-    return replace(before, pending_since=kept, clear_since=None)
+    return replace(before, clear_since=None, unseen_since=since)
 
 
 def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
@@ -85,7 +95,7 @@ def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Secon
             holds=rule.holds,
             fault=rule.fault,
         )
-    return replace(before, pending_since=since, firing=firing, clear_since=None)
+    return replace(before, pending_since=since, firing=firing, clear_since=None, unseen_since=None)
 
 
 def _evidence(rule: Rule, view: View) -> tuple[tuple[str, Value], ...]:
@@ -99,7 +109,7 @@ def _clear(rule: Rule, before: Watch, at: Seconds) -> Watch:
     since = before.clear_since if before.clear_since is not None else at
     if at - since >= rule.clear_for:
         return Watch()
-    return replace(before, pending_since=None, clear_since=since)
+    return replace(before, pending_since=None, clear_since=since, unseen_since=None)
 
 
 def next_look(rule: Rule, seen: Watch) -> Seconds | None:

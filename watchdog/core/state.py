@@ -172,7 +172,8 @@ class EngineState:
 
     ``cause``, ``explanation`` and ``failed_at`` describe the failure that is being dealt with;
     ``retry_at`` is when backoff lets the next start happen. ``in_flight`` names the running
-    action, "" when there is none; ``pending`` is the operator's command that waits for its end.
+    action, "" when there is none; ``charged`` says that it is on the
+    restart account; ``pending`` is the operator's command that waits for its end.
     ``health`` is the verdict on the engine alone, ``verdict`` the one that counts its GPUs too.
     ``cards`` are the GPUs on which its generation ``cards_of`` was seen. ``xids`` counts the Xid
     errors that are its own, those of applications and severe ones; ``xid`` describes the last.
@@ -198,6 +199,7 @@ class EngineState:
     retry_at: Seconds | None = None
     history: RestartHistory = field(default_factory=RestartHistory)
     in_flight: str = ""
+    charged: bool = False
     pending: Verb | None = None
     cards: frozenset[Subject] = frozenset()
     cards_of: str = ""
@@ -220,12 +222,16 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One rule on one subject: pending since, firing since, clear since; None when not."""
+    """One rule on one subject: pending since, firing since, clear since; None when not.
+
+    ``unseen_since`` is since when nobody could tell, while it fires.
+    """
 
     pending_since: Seconds | None = None
     firing: Finding | None = None
     clear_since: Seconds | None = None
     held: HoldReason | None = None
+    unseen_since: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

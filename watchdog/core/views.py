@@ -17,6 +17,7 @@ from watchdog.core.rules import Rule
 from watchdog.core.series import Series
 from watchdog.core.state import Parts, State
 
+_PLACES = ("index-", "pci-")
 _IDENTITY = {
     SubjectKind.GPU: frozenset({"gpu", "uuid"}),
     SubjectKind.ENGINE: frozenset({"engine"}),
@@ -136,6 +137,34 @@ def _figures(
     return found
 
 
+def renamed(state: State, reading: Reading) -> frozenset[Subject]:
+    """Cards without a name that the reading tells nothing of any more: they have one now.
+
+    Such a card is called by its place (``index-0``, ``pci-0000:00:06.0``) until somebody names it.
+    """
+    if reading.error is not None:
+        return frozenset()
+    told = {sample.subject for sample in reading.samples}
+    return frozenset(
+        subject
+        for subject, parts in state.views.items()
+        if subject.kind is SubjectKind.GPU
+        and subject.name.startswith(_PLACES)
+        and reading.probe in parts
+        and subject not in told
+    )
+
+
+def forgotten(state: State, gone: frozenset[Subject]) -> State:
+    """``state`` without anything that was known of the subjects."""
+    return replace(
+        state,
+        views={one: parts for one, parts in state.views.items() if one not in gone},
+        series={key: kept for key, kept in state.series.items() if key[0] not in gone},
+        cards={one: index for one, index in state.cards.items() if one not in gone},
+    )
+
+
 def name_of(probe: str, sample: Sampled) -> str:
     """``gpu.throttled.hw_thermal``: the name by which rules know the sample."""
     identity = _IDENTITY.get(sample.subject.kind, frozenset())
@@ -147,6 +176,6 @@ def _cards(known: Mapping[Subject, str], samples: Iterable[Sampled]) -> Mapping[
     """Every card ever seen, with its index: one that is lost is still an engine's own."""
     found: dict[Subject, str] = {}
     for sample in samples:
-        if sample.subject.kind is SubjectKind.GPU and sample.subject not in known:
+        if sample.subject.kind is SubjectKind.GPU and not known.get(sample.subject):
             found[sample.subject] = dict(sample.labels).get("gpu", "")
     return {**known, **found} if found else known

@@ -16,6 +16,9 @@ PROBE = "gpu_processes"
 _TIMEOUT: Seconds = 3.0
 """A driver that hangs may hold up a start for so long, once: then the gate passes."""
 
+_REST: Seconds = 10.0
+"""So long after a look that failed there is none: starts in a row wait for a dead driver once."""
+
 _SIZES = ("memory_used_bytes", "memory_total_bytes")
 
 
@@ -25,16 +28,26 @@ class GpuLook:
     Safe from any thread as far as the probe is, which keeps nothing between two reads.
     """
 
-    def __init__(self, probe: Probe, timeout: Seconds = _TIMEOUT) -> None:
+    def __init__(self, probe: Probe, timeout: Seconds = _TIMEOUT, rest: Seconds = _REST) -> None:
         self._probe = probe
         self._timeout = timeout
+        self._rest = rest
+        self._failed_at: Seconds | None = None
 
     def __call__(self) -> tuple[CardMemory, ...] | None:
-        """All cards whose processes could be listed; None when no GPU can be read."""
-        try:
-            read = list(self._probe.read(time.monotonic() + self._timeout))
-        except ProbeError:
+        """All cards whose processes could be listed; None when no GPU can be read.
+
+        After a look that failed there is none for ``rest`` seconds, and None at once.
+        """
+        now, failed_at = time.monotonic(), self._failed_at
+        if failed_at is not None and now - failed_at < self._rest:
             return None
+        try:
+            read = list(self._probe.read(now + self._timeout))
+        except ProbeError:
+            self._failed_at = time.monotonic()
+            return None
+        self._failed_at = None
         return cards_of(read)
 
     def close(self) -> None:

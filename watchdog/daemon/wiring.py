@@ -18,7 +18,7 @@ from watchdog.core.rules import Rule
 from watchdog.core.state import EngineSettings as CoreSettings
 from watchdog.core.state import EngineState, State
 from watchdog.daemon.engines import Target, requests_in
-from watchdog.daemon.gates import Gates, visible
+from watchdog.daemon.gates import Gates, assigned, visible
 from watchdog.executor import Actor
 from watchdog.runner import ProbeRun
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
@@ -26,7 +26,8 @@ from watchdog.supervisor.ladder import StopSettings
 from watchdog.supervisor.spawn import Launch, lasting
 
 _SHUTDOWN_SLACK = 90.0
-"""For an action that was under way when the shutdown came: a start waits 60 s for GPU memory."""
+"""For an action that was under way when the shutdown came. A start that waits for GPU memory is
+ended at once, so this is for what hangs in the kernel."""
 SIMULATED_PORT = 8000
 """vLLM's own default, so that whoever knows vLLM finds the simulator where it would be."""
 
@@ -112,9 +113,14 @@ def launch_of(name: str, config: EngineConfig, state_dir: Path) -> Launch:
 def core_settings(config: Config, state_dir: Path) -> tuple[CoreSettings, ...]:
     """What the core needs to know of every engine."""
     return tuple(
-        replace(engine.core(name), gpus=visible(lasting(launch_of(name, engine, state_dir))))
+        replace(engine.core(name), gpus=visible(_environment(name, engine, state_dir)))
         for name, engine in config.engine.items()
     )
+
+
+def _environment(name: str, config: EngineConfig, state_dir: Path) -> dict[str, str]:
+    """As its process will see it, behind an ``env`` in its command."""
+    return lasting(launch_of(name, config, state_dir)) | assigned(config.command)
 
 
 def build_probes(

@@ -13,15 +13,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchdog.nvidia.files import entries, head, under
-from watchdog.nvidia.interpreter import python_of, site_packages
+from watchdog.nvidia.files import entries, head, is_file, status, under
+from watchdog.nvidia.interpreter import python_of, simulates, site_packages
 
 _VERSION_LIMIT = 1 << 16
 _CUDA = re.compile(r"(\d+\.\d+)(?:\.\d+)*")
 _TAG = re.compile(r"\+cu(\d+)(\d)")
+_OTHER_TAG = re.compile(r"\+(?:cpu|rocm)")
 _RUNTIMES = re.compile(r"nvidia[-_.]cuda[-_.]runtime(?:[-_.]cu\d+)?-(\d+\.\d+)[^-]*\.dist-info")
 _TORCH = re.compile(r"torch-([^-]+)\.dist-info")
 _UNKNOWN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an engine wants. ``cuda`` is "13.0"; "" when it wants none or nothing is known.
+
+    ``cpu_only``: True when it is known to use no CUDA, which a torch for another vendor's cards
+    does not either; False when it wants one; None when nothing is known.
+    """
+
+    cuda: str = ""
+    cpu_only: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +48,38 @@ class _Torch:
 
 def wanted(command: Sequence[str], environment: Mapping[str, str], root: str = "/") -> str:
     """The CUDA that the engine of ``command`` wants, "13.0"; "" when none or not known."""
+    return wish(command, environment, root).cuda
+
+
+def wish(command: Sequence[str], environment: Mapping[str, str], root: str = "/") -> Wish:
+    """The CUDA that the engine of ``command`` wants, and whether it is known to want none."""
+    if simulates(command):
+        return Wish(cpu_only=True)
     python = python_of(command, environment, root)
     if not python:
-        return ""
-    return wanted_in(site_packages(python, environment, root), root)
+        return Wish()
+    return wish_in(site_packages(python, environment, root), root)
 
 
 def wanted_in(sites: Sequence[str], root: str = "/") -> str:
     """As ``wanted``, for directories of packages in the order of import."""
+    return wish_in(sites, root).cuda
+
+
+def wish_in(sites: Sequence[str], root: str = "/") -> Wish:
+    """As ``wish``, for directories of packages in the order of import."""
     folders = [under(root, site) for site in sites]
-    version_file = next(
-        (f for site in folders if (f := site / "torch" / "version.py").is_file()), None
-    )
+    version_files = (site / "torch" / "version.py" for site in folders)
+    version_file = next((file for file in version_files if is_file(file)), None)
     torch = _read(version_file) if version_file else _Torch()
     if torch.known:
-        return torch.cuda or ""
+        return Wish(torch.cuda or "", cpu_only=torch.cuda is None)
     names = [entry.name for folder in folders for entry in entries(folder)]
-    return _runtime(names) or _tagged((torch.version, *_torch_versions(names)))
+    versions = (torch.version, *_torch_versions(names))
+    cuda = _runtime(names) or _tagged(versions)
+    if cuda:
+        return Wish(cuda, cpu_only=False)
+    return Wish(cpu_only=True if any(map(_OTHER_TAG.search, versions)) else None)
 
 
 def _runtime(names: Sequence[str]) -> str:
@@ -70,9 +98,8 @@ def _tagged(versions: Sequence[str]) -> str:
 
 
 def _read(path: Path) -> _Torch:
-    try:
-        found = path.stat()
-    except OSError:
+    found = status(path)
+    if found is None:
         return _Torch()
     return _parsed(str(path), found.st_mtime_ns, found.st_size)
 

@@ -7,6 +7,7 @@ without limits from the toolkit's own driver on. A newer driver runs every older
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from types import MappingProxyType
 
 _DATA = Path(__file__).with_name("floors.toml")
 _NONE: Mapping[str, str] = MappingProxyType({})
+_NUMBER = re.compile(r"[0-9]{1,9}")
+"""A longer one is no version, and more digits than Python turns into a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Fit:
 def numbers(version: str) -> tuple[int, ...]:
     """A version to compare by: ``580.9`` is below ``580.82``. Empty when it is none."""
     parts = version.strip().split(".")
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not all(_NUMBER.fullmatch(part) for part in parts):
         return ()
     return tuple(int(part) for part in parts)
 

@@ -132,6 +132,9 @@ def memory_released(  # noqa: PLR0913 - every condition of one start
     ``cards`` are NVML indices or UUIDs (or beginnings of one) of the engine's cards, None for all
     of them. ``wanted_fraction`` is what the engine wants free of each card, None when unknown:
     then only memory of earlier starts matters. Waits ``patience`` seconds at most.
+
+    Refused is a start whose own earlier processes hold memory, and one that is known not to fit for
+    another reason than an engine of ours. Everything else is waited for once, and then let be.
     """
     judge = _Judge(engine, wanted_fraction, baselines)
     wait = wait or _slept
@@ -181,10 +184,16 @@ class _Judge:
         return 0 < card.lacks(self.fraction) <= self._may_go(card)
 
     def hopeless(self, card: CardMemory) -> str | None:
-        """A stranger holds so much that nothing else's going could make room."""
-        if card.lacks(self.fraction) > self._may_go(card):
-            return self._strangers(card)
-        return None
+        """Only a stranger's going could make room.
+
+        Where not even that could, another engine of ours holds the card, and vLLM will say so.
+        """
+        missing = card.lacks(self.fraction) - self._may_go(card)
+        strangers = [h for h in card.holders if h.owner is Owner.FOREIGN]
+        if not strangers or not 0 < missing <= _held(card, strangers):
+            return None
+        largest = max(strangers, key=lambda h: h.bytes or 0)
+        return self._says(card, largest, "is no engine's and", self._room(card))
 
     def verdict(self, cards: Iterable[CardMemory]) -> Refusal | None:
         """Nothing went any more. What leaves enough room is let be."""
@@ -200,7 +209,7 @@ class _Judge:
             return self._says(card, holder, f"of an older start of {self.engine} still")
         if 0 < card.lacks(self.fraction) <= self._may_go(card):
             return self._other_orphans(card) or self._unseen(card)
-        return None if card.tells_room(self.fraction) else self._unseen(card)
+        return None
 
     def _leftovers(self, card: CardMemory) -> list[Holder]:
         """Processes of this engine: it is about to start, so all of them are of an older start."""
@@ -211,21 +220,12 @@ class _Judge:
         """Bytes that may come back by themselves."""
         going = [h for h in card.holders if h.owner in {Owner.ORPHAN, Owner.UNKNOWN}]
         going += [h for h in card.holders if h.owner is Owner.ENGINE and h.engine == self.engine]
-        if any(h.bytes is None for h in going):
-            return card.total_bytes or 0
-        return sum(h.bytes or 0 for h in going) + self._nobodys(card)
+        return _held(card, going) + self._nobodys(card)
 
     def _nobodys(self, card: CardMemory) -> int:
         """Held by no process: what is new, or more than slack on a card that lacks room."""
         held = card.unaccounted or 0
         return self.baselines.excess(card) or (held if held > SLACK else 0)
-
-    def _strangers(self, card: CardMemory) -> str | None:
-        strangers = [h for h in card.holders if h.owner is Owner.FOREIGN]
-        if not strangers:
-            return None
-        largest = max(strangers, key=lambda h: h.bytes or 0)
-        return self._says(card, largest, "is no engine's and", self._room(card))
 
     def _other_orphans(self, card: CardMemory) -> str | None:
         for holder in card.holders:
@@ -235,9 +235,9 @@ class _Judge:
 
     def _unseen(self, card: CardMemory) -> str | None:
         for holder in card.holders:
-            if holder.owner is Owner.UNKNOWN and card.lacks(self.fraction):
+            if holder.owner is Owner.UNKNOWN:
                 return self._says(card, holder, "is not visible from here and")
-        size = self._nobodys(card) if card.lacks(self.fraction) else self.baselines.excess(card)
+        size = self._nobodys(card)
         if not size:
             return None
         return (
@@ -258,6 +258,12 @@ class _Judge:
         total, used = card.total_bytes or 0, card.used_bytes or 0
         wanted = (self.fraction or 0) * total
         return f": {_gib(total - used)} are free, {_gib(wanted)} are wanted"
+
+
+def _held(card: CardMemory, holders: Iterable[Holder]) -> int:
+    """Bytes of these; the whole card when those of one are unknown."""
+    sizes = [holder.bytes for holder in holders]
+    return card.total_bytes or 0 if None in sizes else sum(size or 0 for size in sizes)
 
 
 def _slept(seconds: Seconds) -> bool:

@@ -60,14 +60,14 @@ def engine(snapshot: Snapshot, one: EngineState) -> Body:
 
 def gpus(snapshot: Snapshot) -> list[Body]:
     """Every GPU of the last reading, by NVML index; samples with labels of their own as objects."""
-    cards: dict[str, Body] = {}
+    cards: dict[tuple[str, str], Body] = {}
     for (probe, _), reading in snapshot.state.readings.items():
         if probe != "gpu":
             continue
         for sample in reading.samples:
             labels = dict(sample.labels)
             index, uuid = labels.pop("gpu", "-1"), labels.pop("uuid", "")
-            card = cards.setdefault(index, {"index": int(index), "uuid": uuid})
+            card = cards.setdefault((index, uuid), {"index": int(index), "uuid": uuid})
             _put(card, sample, labels)
     return sorted(cards.values(), key=lambda card: int(str(card["index"])))
 

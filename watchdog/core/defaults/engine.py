@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog.core.conditions import All, OneOf
-from watchdog.core.model import Severity, SubjectKind
+from watchdog.core.model import HoldReason, Severity, SubjectKind
 from watchdog.core.rules import Rule
 
 _IN_TRANSITION = ("starting", "stopping", "unkillable")
@@ -69,5 +69,6 @@ ENGINE_RULES = (
         hold_for=10.0,
         runbook="engine-driver-too-old",
         evidence=("driver.misfit",),
+        holds=HoldReason.BLOCKED,
     ),
 )

@@ -10,6 +10,7 @@ from watchdog.core.conditions import (
     All,
     AnyKnown,
     AnyOf,
+    Besides,
     Condition,
     Fell,
     Not,
@@ -24,6 +25,8 @@ _MINUTES = 60.0
 _HOUR = 3600.0
 _DAY = 86400.0
 _GIB = float(1 << 30)
+_MOMENT = 10.0
+"""A card that comes and goes is one finding, and lets no engine start in between."""
 _SPAN = 5 * _MINUTES
 """Over so long slowdown is summed up, and so long it must be gone: no flapping at the limit."""
 _SOME, _MUCH = 0.01, 0.10
@@ -36,10 +39,16 @@ def _slowed(reason: str, share: float) -> Condition:
     return Rose(f"gpu.throttle_seconds.{reason}", _SPAN, share * _SPAN)
 
 
+def _uncounted(reason: str) -> Condition:
+    """In force, on a driver that does not count it (before fields 270 and 271)."""
+    counted = Above(f"gpu.throttle_seconds.{reason}", -1)
+    return Unless(OneOf(f"gpu.throttled.{reason}", (True,)), counted)
+
+
 _BUSY = AnyKnown(
     (
         Above("gpu.utilization_percent", 80),
-        All((Above("engine.waiting", 0), Not(OneOf("gpu.throttled.idle", (True,))))),
+        Above("engine.waiting", 0),
     )
 )
 _EXPLAINED = AnyOf(
@@ -59,7 +68,6 @@ _EXPLAINED = AnyOf(
                 "display_clock",
                 "board_limit",
                 "reliability",
-                "other",
             )
         ),
     )
@@ -70,11 +78,13 @@ _FAULTS = (
     Rule(
         name="gpu-lost",
         subject=_GPU,
-        when=AnyKnown(
-            (OneOf("gpu.state", ("lost",)), Rose("xid.class_errors.reboot", 30 * _MINUTES))
+        when=Besides(
+            OneOf("gpu.state", ("lost", "GPU not found")),
+            Rose("xid.class_errors.reboot", 30 * _MINUTES),
         ),
         severity=Severity.CRITICAL,
         summary="the GPU is off the bus: only a reboot brings it back, no restart can help",
+        clear_for=_MOMENT,
         runbook="gpu-lost",
         evidence=("gpu.state", "xid.last"),
         holds=HoldReason.INHIBITED,
@@ -83,15 +93,14 @@ _FAULTS = (
     Rule(
         name="gpu-reset-needed",
         subject=_GPU,
-        when=AnyKnown(
-            (
-                OneOf("gpu.state", ("needs reset",)),
-                # 3 drains peer-to-peer work and 5 the IMEX domain: the GPU itself serves on.
-                Not(OneOf("gpu.recovery_action", (0, 3, 5))),
-            )
+        when=Besides(
+            OneOf("gpu.state", ("needs reset",)),
+            # 3 drains peer-to-peer work and 5 the IMEX domain: the GPU itself serves on.
+            Not(OneOf("gpu.recovery_action", (0, 3, 5))),
         ),
         severity=Severity.CRITICAL,
-        summary="the driver says that the GPU needs a reset: drain it, no restart can help",
+        summary="the driver says that the GPU needs a reset or a reboot: no restart can help",
+        clear_for=_MOMENT,
         runbook="gpu-reset-needed",
         evidence=("gpu.state", "gpu.recovery_action", "xid.last"),
         holds=HoldReason.INHIBITED,
@@ -173,6 +182,21 @@ _SLOWDOWN = (
         ),
     ),
     Rule(
+        name="gpu-slowdown-uncounted",
+        subject=_GPU,
+        when=AnyKnown((_uncounted("hw_thermal"), _uncounted("hw_power_brake"))),
+        severity=Severity.WARNING,
+        summary="heat or the power supply slow the GPU down, for longer than a moment",
+        hold_for=30.0,
+        clear_for=_SPAN,
+        runbook="gpu-slowdown-uncounted",
+        evidence=(
+            "gpu.throttled.hw_thermal",
+            "gpu.throttled.hw_power_brake",
+            "gpu.temperature_celsius",
+        ),
+    ),
+    Rule(
         name="gpu-hot",
         subject=_GPU,
         when=AnyKnown(
@@ -213,6 +237,8 @@ _SLOWDOWN = (
                     Not(Above("gpu.sm_clock_hertz", of="gpu.sm_clock_max_hertz", times=0.6)),
                     Not(Above("gpu.power_watts", of="gpu.power_limit_watts", times=0.5)),
                     Not(Above("gpu.performance_state", 2)),
+                    # Told with every reading of the reasons: without one nothing is unexplained.
+                    OneOf("gpu.throttled.other", (False,)),
                 )
             ),
             _EXPLAINED,
@@ -278,12 +304,7 @@ _LINKS = (
     Rule(
         name="gpu-pcie-narrow",
         subject=_GPU,
-        when=All(
-            (
-                Not(Above("gpu.pcie_link_width", of="gpu.pcie_link_width_max", times=0.99)),
-                Above("gpu.pcie_link_width", 0),  # some virtual machines show 0 for ever
-            )
-        ),
+        when=Not(Above("gpu.pcie_link_width", of="gpu.pcie_link_width_max", times=0.99)),
         severity=Severity.INFO,
         summary="the GPU has fewer PCIe lanes than it could have",
         hold_for=_MINUTES,
@@ -329,7 +350,7 @@ _TENANTS = (
     Rule(
         name="gpu-orphan-memory",
         subject=_GPU,
-        when=Above("gpu_processes.memory_bytes.orphan", 0),
+        when=Not(OneOf("gpu_processes.orphans", ("",))),
         severity=Severity.WARNING,
         summary="processes of an engine's earlier start hold GPU memory",
         hold_for=10.0,

@@ -10,6 +10,7 @@ _HOST = SubjectKind.HOST
 
 _ABSENT = ("library not found", "driver not loaded")
 """NVML's words on a machine that has no driver, or does not show it to us."""
+_DIFFER = "library and driver versions differ"
 
 HOST_RULES = (
     Rule(
@@ -30,12 +31,13 @@ HOST_RULES = (
         when=AnyKnown(
             (
                 OneOf("driver.versions_match", (False,)),
-                OneOf("driver.nvml", ("library and driver versions differ",)),
+                OneOf("driver.nvml", (_DIFFER,)),
             )
         ),
         severity=Severity.WARNING,
         summary="the driver's libraries and its kernel module differ: the next start would fail",
         hold_for=10.0,
+        clear_for=30.0,
         runbook="driver-mismatch",
         evidence=("driver.module_version", "driver.library_version", "driver.nvml"),
         holds=HoldReason.BLOCKED,
@@ -47,9 +49,21 @@ HOST_RULES = (
         severity=Severity.WARNING,
         summary="device nodes of the GPUs cannot be opened: the next start would fail",
         hold_for=10.0,
+        clear_for=10.0,
         runbook="gpu-access-lost",
         evidence=("driver.device_trouble",),
         holds=HoldReason.BLOCKED,
+    ),
+    Rule(
+        name="gpu-fallen",
+        subject=_HOST,
+        when=Not(OneOf("driver.fallen_cards", ("",))),
+        severity=Severity.CRITICAL,
+        summary="a GPU does not answer on the PCI bus: only a reboot brings it back",
+        hold_for=10.0,
+        clear_for=10.0,
+        runbook="gpu-fallen",
+        evidence=("driver.fallen_cards",),
     ),
     Rule(
         name="gpu-missing",
@@ -65,12 +79,7 @@ HOST_RULES = (
     Rule(
         name="gpus-unreadable",
         subject=_HOST,
-        when=All(
-            (
-                Not(OneOf("driver.nvml", ("ok", "unresponsive", *_ABSENT))),
-                Not(OneOf("driver.nvml", ("library and driver versions differ",))),
-            )
-        ),
+        when=Not(OneOf("driver.nvml", ("ok", "unresponsive", _DIFFER, *_ABSENT))),
         severity=Severity.WARNING,
         summary="NVML cannot be used: nothing is known of the GPUs",
         hold_for=30.0,
