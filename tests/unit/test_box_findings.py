@@ -101,9 +101,8 @@ def nameless(at: float, state: str) -> Reading:
 def test_a_card_that_gets_its_name_leaves_nothing_behind() -> None:
     """FACT (G9): after the reset it has a name; what was found under its place is over."""
     story = serving()
-    verdicts = []
-    for seen in (nameless(1.0, "needs reset"), silence(2.0), gpu(3.0)):
-        verdicts.append(story.read(seen).engine.verdict.value)
+    looks = (nameless(1.0, "needs reset"), silence(2.0), gpu(3.0))
+    verdicts = [story.read(seen).engine.verdict.value for seen in looks]
     assert verdicts == ["gpu_fault", "gpu_fault", "ready"]
     assert not firing(story.state)
     assert all(incident.resolved_at is not None for incident in story.state.incidents)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from probes._nvml.names import NAMES, REASONS
+from probes._xid.classes import XidClass
 from tests.support.core import Of, Story, http, metrics, process, serving
 from watchdog import registry
-from watchdog.core.conditions import All, OneOf, View, samples
+from watchdog.contracts import Owner
+from watchdog.core.conditions import Above, All, Fell, OneOf, Rose, View, parts, samples
 from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import view_of
 from watchdog.core.model import Finding, HoldReason, Severity, SubjectKind, Value, engine_subject
@@ -160,6 +163,39 @@ def test_every_sample_that_a_default_rule_asks_for_is_declared() -> None:
         asked = {*samples(rule.when), *rule.evidence}
         stems = {".".join(name.split()[0].split(".")[:2]) for name in asked}
         assert stems <= declared, rule.name
+
+
+def test_every_label_and_word_that_a_default_rule_asks_for_exists() -> None:
+    """FACT: a label or a word that no probe brings would make a rule that never fires."""
+    labels = {
+        "throttled": {*REASONS.values(), "other"},
+        "throttle_seconds": {*REASONS.values()},
+        "class_errors": {kind.value for kind in XidClass},
+        "memory_bytes": {owner.value for owner in Owner},
+    }
+    words = {*NAMES.values(), "ok", "lost", "needs reset", "unresponsive", ""}
+    for condition in (one for rule in DEFAULT_RULES for one in parts(rule.when)):
+        for name in samples(condition):
+            probe, _, rest = name.partition(".")
+            sample, _, label = rest.partition(".")
+            assert not label or label in labels[sample], name
+            if isinstance(condition, OneOf) and probe in {"gpu", "driver"}:
+                assert {value for value in condition.values if isinstance(value, str)} <= words
+
+
+def test_counters_are_what_rules_see_rising() -> None:
+    """FACT: a rise is asked of counters only, and a text is never compared with a number."""
+    specs = registry.probes().values()
+    declared = {f"{spec.name}.{one.name}": one for spec in specs for one in spec.samples}
+    for condition in (one for rule in DEFAULT_RULES for one in parts(rule.when)):
+        for name in samples(condition):
+            spec = declared.get(".".join(name.split(".")[:2]))
+            if spec is not None and isinstance(condition, Rose):
+                assert spec.counter, name
+            if spec is not None and isinstance(condition, Above | Fell):
+                assert spec.type is not str, name
+            if spec is not None and isinstance(condition, OneOf):
+                assert {type(value) for value in condition.values} == {spec.type}, name
 
 
 def test_only_findings_about_engines_act() -> None:
