@@ -24,6 +24,8 @@ KERNEL = 0
 
 _BUFFER = 1 << 14
 """Twice the longest record of any kernel: too small a buffer loses the record."""
+_MOST_BYTES = 1 << 20
+"""One read takes no more, whatever hands it out."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _PREFIX = re.compile(rb"(\d{1,9}),(\d{1,20}),(\d{1,20})[,;]")
 _LOSING = frozenset({errno.EPIPE, errno.EINVAL})
@@ -62,11 +64,14 @@ class KernelLog:
         buffer: int = _BUFFER,
         receive: Callable[[int, int], bytes] = os.read,
     ) -> None:
-        self._path, self._buffer, self._receive = path, buffer, receive
+        self._path = path
+        self._buffer = buffer
+        self._receive = receive
         self._descriptor: int | None = None
         self._seq: int | None = None
         self._lost = 0
-        self._using, self._closed = threading.Lock(), False
+        self._using = threading.Lock()
+        self._closed = False
         with contextlib.suppress(KernelLogError):  # the first read will say it
             self._opened()
 
@@ -76,25 +81,35 @@ class KernelLog:
         return self._lost
 
     def read(self, limit: int) -> list[Entry]:
-        """At most ``limit`` new records; none means that there are no more for now.
+        """At most ``limit`` new records, broken ones included, of a mebibyte in all.
 
-        Raises KernelLogError; the next call opens the log anew, and counts what it missed as lost.
+        None means that there are no more for now, or that all were broken. Raises KernelLogError;
+        the next call opens the log anew, and counts what it missed as lost.
         """
-        with self._using:
+        try:
+            with self._using:
+                return [] if self._closed else self._read(limit)
+        finally:
             if self._closed:
-                return []
-            return self._read(limit)
+                self._let_go()
 
     def close(self) -> None:
-        """Let go of the device, for good."""
-        with self._using:
-            self._closed = True
+        """Let go of the device, for good; a read in progress does it when it ends."""
+        self._closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Unless somebody reads: who does looks again whether the log was closed meanwhile."""
+        if self._using.acquire(blocking=False):
             self._drop()
+            self._using.release()
 
     def _read(self, limit: int) -> list[Entry]:
-        descriptor, losses = self._opened(), 0
+        descriptor, losses, size = self._opened(), 0, 0
         found: list[Entry] = []
-        while len(found) + losses < limit:
+        for _ in range(limit):
+            if size >= _MOST_BYTES or self._closed:
+                break
             try:
                 record = self._receive(descriptor, self._buffer)
             except BlockingIOError:
@@ -110,6 +125,7 @@ class KernelLog:
                 continue
             if not record:
                 break
+            size += len(record)
             found += self._numbered(_entry(record))
         return found
 

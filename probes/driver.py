@@ -31,6 +31,8 @@ _RESERVE: Seconds = 0.2
 _ENGINE = ("engine",)
 _OK = "ok"
 _UNRESPONSIVE = "unresponsive"
+_GONE = "GPU not found"
+"""NVML's words for a card that it has told before and does not count any more."""
 _STUCK = "D"
 _LONGEST = 300
 """Characters of a list in words: eight cards with one trouble each fit."""
@@ -74,7 +76,8 @@ _SAMPLES = (
     SampleSpec("unresponsive_seconds", float, "seconds", "Time since NVML last answered."),
     SampleSpec("gpus_expected", int, "", "Cards on the bus that NVML should find here."),
     SampleSpec("gpus_found", int, "", "Cards that NVML finds."),
-    _words("device_trouble", "What keeps device nodes and cards from being used."),
+    _words("device_trouble", "What keeps CUDA from starting on any card here."),
+    _words("fallen_cards", "Cards that no longer answer on the bus, by bus id."),
     SampleSpec(
         "stale_libraries",
         bool,
@@ -88,6 +91,7 @@ _SAMPLES = (
     ),
     _words("misfit", "Why it cannot, or what is limited.", _ENGINE),
     _words("cuda_wanted", "The CUDA that the engine's torch was built for.", _ENGINE),
+    SampleSpec("cpu_only", bool, "", "Whether the engine is known to use no CUDA.", labels=_ENGINE),
 )
 
 
@@ -120,14 +124,11 @@ class Driver:
             yield Sampled(HOST, "versions_match", module == library)
 
     def _devices(self) -> Iterator[Sampled]:
-        """Nothing where there is no driver and nothing is wrong either."""
-        loaded = bool(versions.loaded_module(self._root))
-        lost = (f"GPU {bus} does not answer on the bus" for bus in devices.fallen(self._root))
-        troubles = (*lost, *devices.node_troubles(self._root))
-        if loaded or troubles:
-            yield Sampled(HOST, "device_trouble", _line("; ", troubles))
+        """Troubles at every reading, so that what was wrong is seen to be over."""
+        yield Sampled(HOST, "device_trouble", _line("; ", devices.node_troubles(self._root)))
+        yield Sampled(HOST, "fallen_cards", _line(", ", devices.fallen(self._root)))
         count = devices.expected(self._root)
-        if loaded and count is not None:
+        if count is not None and versions.loaded_module(self._root):
             yield Sampled(HOST, "gpus_expected", count)
 
     def _nvml(self, deadline: Seconds) -> Iterator[Sampled]:
@@ -138,7 +139,8 @@ class Driver:
             return
         yield Sampled(HOST, "nvml", _OK)
         yield Sampled(HOST, "unresponsive_seconds", 0.0)
-        yield Sampled(HOST, "gpus_found", len(answer.get("gpus", ())))
+        found = (card for card in answer.get("gpus", ()) if not _out_of_count(card))
+        yield Sampled(HOST, "gpus_found", sum(1 for _ in found))
 
     def _unanswered(self, why: str) -> Iterator[Sampled]:
         since = self._client.unanswered_since
@@ -148,10 +150,12 @@ class Driver:
         yield Sampled(HOST, "unresponsive_seconds", silent)
 
     def _engine(self, engine: EngineTarget) -> Iterator[Sampled]:
-        wanted = engine_cuda.wanted(engine.command, engine.environment, self._root)
-        if wanted:
-            yield _of(engine, "cuda_wanted", wanted)
-        fit = engine_fit(wanted, engine.environment, self._root, self._floors)
+        wish = engine_cuda.wish(engine.command, engine.environment, self._root)
+        if wish.cuda:
+            yield _of(engine, "cuda_wanted", wish.cuda)
+        if wish.cpu_only is not None:
+            yield _of(engine, "cpu_only", wish.cpu_only)
+        fit = engine_fit(wish.cuda, engine.environment, self._root, self._floors)
         if fit.fits is not None:
             yield _of(engine, "fits", fit.fits)
             yield _of(engine, "misfit", fit.words)
@@ -164,6 +168,11 @@ class Driver:
 def _readable(engine: EngineTarget) -> Iterator[int]:
     """Not those in uninterruptible sleep, which may hold the lock that reading maps waits for."""
     return (process.pid for process in engine.processes() if process.state != _STUCK)
+
+
+def _out_of_count(card: dict[str, Any]) -> bool:
+    """Whether NVML knew the card once and does not count it any more."""
+    return bool(card.get("errors", {}).get("") == _GONE)
 
 
 def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from probes._nvml.client import NvmlClient, NvmlUnavailableError, lease
+from probes._nvml.answers import finite
+from probes._nvml.client import Asks, NvmlUnavailableError, lease
 from probes._nvml.names import LOST, NEEDS_RESET, REASONS
 from watchdog.contracts import Box, Probe, ProbeError, ProbeSpec, SampleSpec
 from watchdog.core.model import Labels, Sampled, Seconds, Subject, SubjectKind, Unread
@@ -146,7 +147,7 @@ _WORDS = tuple(
 class Gpu:
     """One look at all cards a read."""
 
-    def __init__(self, client: NvmlClient) -> None:
+    def __init__(self, client: Asks) -> None:
         self._client = client
 
     def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
@@ -193,7 +194,7 @@ def _state(errors: dict[str, str]) -> str:
 def _measured(card: dict[str, Any], subject: Subject, labels: Labels) -> Iterator[Sampled]:
     for spec in _MEASURED:
         value = card.get(spec.name)
-        if isinstance(value, int | float):
+        if value is not None and finite(value):
             yield Sampled(subject, spec.name, spec.type(value), labels)
 
 
@@ -201,7 +202,7 @@ def _reasons(card: dict[str, Any], subject: Subject, labels: Labels) -> Iterator
     """What holds the clocks down: the bits that this card can set, and the times that it counts."""
     if "reasons" in card:
         mask = int(card["reasons"])
-        can = int(card["reasons_supported"]) | mask
+        can = int(card.get("reasons_supported", 0)) | mask
         known = {name: bool(mask & bit) for bit, name in REASONS.items() if can & bit}
         for reason, active in {**known, _OTHER: bool(mask & ~sum(REASONS))}.items():
             yield Sampled(subject, _THROTTLED.name, active, (*labels, ("reason", reason)))

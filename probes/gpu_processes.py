@@ -7,13 +7,15 @@ sources (a pid listed more than once, pids of other namespaces).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from probes._nvml.client import NvmlUnavailableError, lease
+from probes._nvml.client import Asks, NvmlUnavailableError, lease
+from probes._nvml.namespaces import own_pid_namespace, pids_are_ours
 from watchdog.contracts import Box, Owned, Owner, Probe, ProbeError, ProbeSpec, SampleSpec
 from watchdog.core.model import Labels, Sampled, Seconds, Subject, SubjectKind, Unread, Value
 
@@ -29,18 +31,6 @@ _GIB = 1 << 30
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing to set beyond period and timeout."""
-
-
-class Asks(Protocol):
-    """The part of ``NvmlClient`` that this probe uses."""
-
-    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
-        """The answer to one request; raises NvmlUnavailableError."""
-        ...
-
-    def close(self) -> None:
-        """Give the client back."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +84,18 @@ _SAMPLES = (
 
 
 class GpuProcesses:
-    """One look at the processes of all cards a read."""
+    """One look at the processes of all cards a read.
 
-    def __init__(self, client: Asks, box: Box) -> None:
+    ``pid_namespace`` tells where this process is: old drivers list pids of the first namespace,
+    and elsewhere nobody is looked up by such a number.
+    """
+
+    def __init__(
+        self, client: Asks, box: Box, pid_namespace: Callable[[], str] = own_pid_namespace
+    ) -> None:
         self._client = client
         self._box = box
+        self._namespace = pid_namespace()
 
     def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
         """Yields the samples of every card; raises ProbeError when NVML cannot be used at all."""
@@ -106,30 +103,34 @@ class GpuProcesses:
             answer = self._client.ask("processes", deadline - _RESERVE)
         except NvmlUnavailableError as error:
             raise ProbeError(str(error)) from error
-        owners: dict[int, Owned] = {}
+        ours = pids_are_ours(answer.get("driver"), self._namespace)
+        owner = functools.cache(self._box.owner if ours else _nobody)
         for card in answer.get("gpus", ()):
-            yield from self._card(card, owners)
+            yield from _card(card, owner)
 
     def close(self) -> None:
         """Give the client back."""
         self._client.close()
 
-    def _card(self, card: dict[str, Any], owners: dict[int, Owned]) -> Iterator[Sampled | Unread]:
-        index, uuid = str(card["index"]), str(card.get("uuid", ""))
-        subject = Subject(SubjectKind.GPU, uuid or f"index-{index}")
-        for error in dict(card.get("errors", {})).values():
-            yield Unread(subject, f"cannot read the processes of GPU {index}: {error}")
-        listed = card.get("processes")
-        if listed is None:
-            return
-        sizes, invalid = _distinct(listed)
-        for pid in sizes:
-            if pid not in owners:
-                owners[pid] = self._box.owner(pid)
-        holders = [_Holder(pid, size, owners[pid]) for pid, size in sizes.items()]
-        base = (("gpu", index), ("uuid", uuid))
-        for name, value, more in (*_told(card, holders, invalid), *_each(holders)):
-            yield Sampled(subject, name, value, base + more)
+
+def _nobody(_: int) -> Owned:
+    """A number that may be another process's here."""
+    return Owned(Owner.UNKNOWN)
+
+
+def _card(card: dict[str, Any], owner: Callable[[int], Owned]) -> Iterator[Sampled | Unread]:
+    index, uuid = str(card["index"]), str(card.get("uuid", ""))
+    subject = Subject(SubjectKind.GPU, uuid or f"index-{index}")
+    for error in dict(card.get("errors", {})).values():
+        yield Unread(subject, f"cannot read the processes of GPU {index}: {error}")
+    listed = card.get("processes")
+    if listed is None:
+        return
+    sizes, invalid = _distinct(listed)
+    holders = [_Holder(pid, size, owner(pid)) for pid, size in sizes.items()]
+    base = (("gpu", index), ("uuid", uuid))
+    for name, value, more in (*_told(card, holders, invalid), *_each(holders)):
+        yield Sampled(subject, name, value, base + more)
 
 
 _Told = Iterator[tuple[str, Value, Labels]]

@@ -3,22 +3,26 @@
 The kernel log comes first: it has the process and the text, and needs no driver that answers. In a
 container it is often out of reach; then NVML's events are all there is, and when those are missing
 too, that is said: an unread log is not a log without Xids. Counts start with the watchdog.
+
+The log is the whole machine's, even in a container that has some of its cards: once NVML has named
+those that are here, an Xid of any other place is somebody else's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from probes._kmsg import PATH, KernelLog, KernelLogError
-from probes._nvml.client import NvmlUnavailableError, lease
-from probes._xid.cards import ROOT, Cards
+from probes._nvml.client import Asks, NvmlUnavailableError, lease
+from probes._xid.cards import ROOT, Card, Cards
 from probes._xid.classes import Classes, XidClass, changes
 from probes._xid.line import XidLine, XidLines, normalized
 from probes._xid.once import Once
@@ -27,6 +31,7 @@ from watchdog.core.model import (
     HOST,
     Sampled,
     Seconds,
+    Subject,
     SubjectKind,
     Unread,
     engine_subject,
@@ -52,18 +57,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Raises ValueError when a class or a number is none."""
         changes(self.classes)
-
-
-class Asks(Protocol):
-    """The part of ``NvmlClient`` that this probe uses, besides ``cards`` where it is there."""
-
-    def ask(self, request: str, deadline: Seconds) -> dict[str, Any]:
-        """The answer to one request; raises NvmlUnavailableError."""
-        ...
-
-    def close(self) -> None:
-        """Give the client back."""
-        ...
 
 
 def _own_pid_namespace() -> str:
@@ -93,14 +86,18 @@ class XidProbe:
         surroundings: Surroundings | None = None,
     ) -> None:
         around = surroundings or Surroundings()
-        self._box, self._client, self._clock = box, client, around.clock
+        self._box = box
+        self._client = client
+        self._clock = around.clock
         self._host_pids = around.pid_namespace() == FIRST_PID_NAMESPACE
-        self._log, self._lines, self._told_lost = KernelLog(settings.kmsg), XidLines(), 0
-        self._classes, self._cards, self._once = (
-            Classes(changes(settings.classes)),
-            Cards(around.gpus),
-            Once(),
-        )
+        self._log = KernelLog(settings.kmsg)
+        self._lines = XidLines()
+        self._told_lost = 0
+        self._classes = Classes(changes(settings.classes))
+        self._cards = Cards(around.gpus)
+        self._once = Once()
+        self._nameless = False
+        self._shown: set[Subject] = set()
         self._members: dict[int, tuple[str, Seconds]] = {}
         self._errors: Counter[tuple[str, int]] = Counter()
         self._by_class: Counter[tuple[str, XidClass]] = Counter()
@@ -109,15 +106,18 @@ class XidProbe:
         self._engine_last: dict[str, tuple[XidLine, XidClass]] = {}
 
     def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
-        """Yields all counts; only ``source`` and its trouble when neither source can be read."""
+        """Yields all counts; only ``source`` and its trouble when neither source can be read.
+
+        So too before the first answer of NVML, whose names for the cards are the ones to use.
+        """
         now = self._clock()
         self._remember(now)
-        log_trouble = self._drain(now, deadline - _RESERVE)
+        lines, log_trouble = self._drained(now, deadline - _RESERVE)
         nvml_trouble = self._ask(now, deadline - _RESERVE)
-        for line in self._once.due(now, at_once=bool(log_trouble)):
+        for line in (*lines, *self._once.due(now, at_once=bool(log_trouble))):
             self._count(line)
         yield from self._sources(log_trouble, nvml_trouble)
-        if not (log_trouble and nvml_trouble):
+        if not ((log_trouble and nvml_trouble) or self._names_awaited()):
             yield from self._of_cards()
             yield from self._of_engines()
 
@@ -134,34 +134,48 @@ class XidProbe:
             self._members.update({p.pid: (engine.name, now) for p in engine.processes()})
         self._members = {p: kept for p, kept in self._members.items() if now - kept[1] <= _MEMORY}
 
-    def _drain(self, now: Seconds, until: Seconds) -> str:
-        """Count what the kernel log has; the trouble of reading it, or ""."""
+    def _drained(self, now: Seconds, until: Seconds) -> tuple[list[XidLine], str]:
+        """What the kernel log has to be counted; the trouble of reading it, or ""."""
+        lines: list[XidLine] = []
         try:
             while entries := self._log.read(_BATCH):
                 for entry in entries:
                     line = self._lines.found(entry)
                     if line is not None and self._once.kernel(line, entry.at, now):
-                        self._count(line)
+                        lines.append(line)
                 if time.monotonic() >= until:
                     break
         except KernelLogError as error:
-            return str(error)
-        return ""
+            return lines, str(error)
+        return lines, ""
 
     def _ask(self, now: Seconds, until: Seconds) -> str:
         """Take NVML's events, within half of the time left; the trouble of asking, or ""."""
-        left = max(until - time.monotonic(), 0.0)
+        half = until - max(until - time.monotonic(), 0.0) / 2
         try:
-            answer = self._client.ask("events", until - left / 2)
+            answer = self._client.ask("events", half)
+            self._ask_names(half)
         except NvmlUnavailableError as error:
             return str(error)
         finally:
-            self._cards.learn(getattr(self._client, "cards", ()))
+            self._cards.learn(self._client.cards)
         for event in answer.get("events", ()):
             line = self._event(event)
             if line is not None:
                 self._once.event(line, now)
         return "" if answer.get("supported") else "cannot read Xids through NVML: not supported"
+
+    def _ask_names(self, until: Seconds) -> None:
+        """Unless they are known: who else asks for the cards may be late, or switched off."""
+        if self._client.cards or self._nameless:
+            return
+        with contextlib.suppress(NvmlUnavailableError):
+            answer = self._client.ask("cards", until)
+            self._nameless = "gpus" in answer and not self._client.cards
+
+    def _names_awaited(self) -> bool:
+        """NVML answers, and will name the cards: any other name would be taken back at once."""
+        return not (self._cards.told or self._nameless or self._client.trouble)
 
     def _event(self, event: Mapping[str, Any]) -> XidLine | None:
         xid, gi, ci = (event.get(key) for key in ("xid", "gi", "ci"))
@@ -173,22 +187,25 @@ class XidProbe:
         return XidLine(place, xid, gi=gi, ci=ci)
 
     def _count(self, line: XidLine) -> None:
+        if self._cards.elsewhere(line.bus_id):
+            return
         kind = self._classes.of(line)
         self._errors[line.bus_id, line.xid] += 1
         self._by_class[line.bus_id, kind] += 1
         self._last[line.bus_id] = line, kind
-        engine = self._engine_of(line.pid)
+        engine = self._engine_of(line)
         if engine:
             self._engine_by_class[engine, kind] += 1
             self._engine_last[engine] = line, kind
 
-    def _engine_of(self, pid: int | None) -> str:
+    def _engine_of(self, line: XidLine) -> str:
         """The engine of a process that the kernel names; "" when it is nobody's or unknown."""
+        pid = line.pid
         if pid is None:
             return ""
         if not self._host_pids:  # the number means another process here, or none
             names = [engine.name for engine in self._box.engines()]
-            return names[0] if len(names) == 1 else ""
+            return names[0] if len(names) == 1 and self._cards.here(line.bus_id) else ""
         owned = self._box.owner(pid)
         if owned.owner is Owner.UNKNOWN:
             return self._members.get(pid, ("", 0.0))[0]
@@ -210,16 +227,26 @@ class XidProbe:
 
     def _of_cards(self) -> Iterator[Sampled]:
         cards = {card.bus_id: card for card in self._cards.known()}
-        cards.update({place: self._cards.at(place) for place in self._last})
+        places = (place for place in self._last if not self._cards.elsewhere(place))
+        cards.update({place: self._cards.at(place) for place in places})
         for place, card in cards.items():
-            for kind in XidClass:
-                labels = (*card.labels, ("class", kind.value))
-                yield Sampled(card.subject, "class_errors", self._by_class[place, kind], labels)
-            for (where, xid), count in self._errors.items():
-                if where == place:
-                    yield Sampled(card.subject, "errors", count, (*card.labels, ("xid", str(xid))))
-            if place in self._last:
-                yield Sampled(card.subject, "last", self._told(self._last[place]), card.labels)
+            # A rise can only be seen from a known value: whoever is shown for the first time is
+            # shown with zeros, and what was counted by then comes a reading later.
+            shown = card.subject in self._shown
+            self._shown.add(card.subject)
+            yield from self._of_card(place, card, shown=shown)
+
+    def _of_card(self, place: str, card: Card, *, shown: bool) -> Iterator[Sampled]:
+        for kind in XidClass:
+            count = self._by_class[place, kind] if shown else 0
+            labels = (*card.labels, ("class", kind.value))
+            yield Sampled(card.subject, "class_errors", count, labels)
+        for (where, xid), count in self._errors.items():
+            if where == place:
+                labels = (*card.labels, ("xid", str(xid)))
+                yield Sampled(card.subject, "errors", count if shown else 0, labels)
+        if shown and place in self._last:
+            yield Sampled(card.subject, "last", self._told(self._last[place]), card.labels)
 
     def _of_engines(self) -> Iterator[Sampled]:
         for engine in self._box.engines():

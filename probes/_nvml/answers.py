@@ -15,6 +15,8 @@ _MOST = 1 << 64
 _WORDS = ("uuid", "bus_id", "name")
 _ROW = 4
 _MASKS = ("reasons", "reasons_supported")
+_NO_NUMBERS = frozenset({*_WORDS, *_MASKS, "index", "errors", "throttle_seconds", "processes"})
+"""What is judged by itself."""
 
 
 def proper(request: str, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def proper(request: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     name = _LIST.get(request, "")
     listed = answer.get(name)
     if not isinstance(listed, list):
-        raise ValueError(NONSENSE)
+        raise ValueError(NONSENSE)  # noqa: TRY004 - as json for what is no JSON
     found = {key: answer[key] for key in ("driver", "cuda") if _is_text(answer.get(key))}
     if name == "events":
         events = [_event(one) for one in listed if isinstance(one, dict)]
@@ -58,7 +60,7 @@ def _line(words: object) -> str:
 def _card(place: int, said: object) -> dict[str, Any]:
     if not isinstance(said, dict) or not _whole(said.get("index")):
         return {"index": place, "errors": {"": NONSENSE}}
-    found: dict[str, Any] = {"index": said["index"], "errors": _errors(said.get("errors", {}))}
+    found: dict[str, Any] = {"index": said["index"], "errors": _errors(said.get("errors"))}
     found.update({key: said[key] for key in _WORDS if _is_text(said.get(key))})
     if "throttle_seconds" in said:
         found["throttle_seconds"] = _seconds(said["throttle_seconds"])
@@ -70,14 +72,18 @@ def _card(place: int, said: object) -> dict[str, Any]:
             found["errors"]["processes"] = NONSENSE
     if all(_whole(said.get(mask)) for mask in _MASKS):
         found.update({mask: said[mask] for mask in _MASKS})
-    measured = {key: value for key, value in said.items() if key not in found and finite(value)}
-    return {**found, **{key: measured[key] for key in measured if key not in _MASKS}}
+    others = said.keys() - _NO_NUMBERS
+    return {**found, **{key: said[key] for key in others if _measured(key, said[key])}}
+
+
+def _measured(key: str, value: object) -> bool:
+    return _whole(value) if key.endswith("_bytes") else finite(value)
 
 
 def _errors(said: object) -> dict[str, str]:
     if not isinstance(said, dict):
         return {"": NONSENSE}
-    return {str(look): _line(words) for look, words in said.items()}
+    return {_line(look): _line(words) for look, words in said.items()}
 
 
 def _seconds(said: object) -> dict[str, float]:

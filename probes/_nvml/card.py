@@ -44,10 +44,11 @@ class Card:
     """The calls on one handle. ``suspects`` are calls that once said "invalid argument".
 
     That is a stale handle, or a question that this driver does not know: when a fresh start of the
-    library changed nothing, it is the latter.
+    library changed nothing, it is the latter. ``sources`` says where a counter was first read:
+    another counter of the same thing goes on from another number.
     """
 
-    def __init__(self, suspects: Iterable[Key] = ()) -> None:
+    def __init__(self, suspects: Iterable[Key] = (), sources: dict[str, str] | None = None) -> None:
         self.handle: Any = None
         self.identity: dict[str, str] = {}
         self.kept: dict[str, dict[str, Any]] = {}
@@ -55,6 +56,7 @@ class Card:
         self.since = 0
         self.samples_due = 0.0
         self.utilization: float | None = None
+        self.sources = {} if sources is None else sources
         self.doubted: set[Key] = set()
         self.wants_restart = False
         self._suspects = frozenset(suspects)
@@ -122,23 +124,37 @@ class Card:
         self.call("nvmlDeviceGetGpuFabricInfoV", more=ctypes.byref(info))
         return int(info.state) & 0xFF  # one byte in nvml.h, and then padding
 
-    def fields(self, *ids: int | tuple[int, int]) -> dict[int | tuple[int, int], int]:
+    def fields(
+        self, *ids: int | tuple[int, int], whole: bool = False
+    ) -> dict[int | tuple[int, int], int]:
         """Field values by id or (id, scope), those that the card has.
 
-        One call for all. Raises CodeError when one failed, AbsentError when there is no such call.
+        One call for all. Raises CodeError when all failed, or one when ``whole``; AbsentError when
+        there is no such call.
+        """
+        found, failed = self.fields_and_failures(*ids)
+        if failed and (whole or not found):
+            raise next(iter(failed.values()))
+        return found
+
+    def fields_and_failures(
+        self, *ids: int | tuple[int, int]
+    ) -> tuple[dict[int | tuple[int, int], int], dict[int | tuple[int, int], CodeError]]:
+        """Field values, and the errors of those that the card has and does not tell.
+
+        Raises as ``call``.
         """
         found: dict[int | tuple[int, int], int] = {}
-        failed = 0
+        failed: dict[int | tuple[int, int], CodeError] = {}
         for one, value in zip(ids, self.call("nvmlDeviceGetFieldValues", ids), strict=True):
             code = int(value.nvmlReturn)
             if not code:
                 found[one] = _number(value)
             elif code not in _ABSENT and code != _STALE:
-                failed = code
+                failed[one] = CodeError(code)
         if failed and not found:
-            self.wants_restart |= failed in _AGAIN
-            raise CodeError(failed)
-        return found
+            self.wants_restart |= any(error.code in _AGAIN for error in failed.values())
+        return found, failed
 
 
 def _number(field: Any) -> int:  # noqa: ANN401

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from probes._nvml.card import AbsentError, Card
+from probes._nvml.card import AbsentError, Card, CodeError
 from probes._nvml.names import ALL_ONES_64, degrees, distance, long, percent, word
 
 _CORE = 0
@@ -34,8 +34,9 @@ _THROTTLES = {
     271: "hw_power_brake",
 }
 """Fields that count nanoseconds (``nvml.h``)."""
-_VIOLATIONS = {0: "sw_power_cap", 2: "sync_boost", 3: "board_limit", 5: "reliability"}
+_VIOLATIONS = {"sw_power_cap": 0, "sync_boost": 2, "board_limit": 3, "reliability": 5}
 """The older counters of the same, by policy: each costs as much as all fields together."""
+_FIELD, _VIOLATION = "field", "violation"
 _KNOWN_REASONS = 0x1FF
 """What a driver knows that does not say which reasons it knows."""
 _SECOND_US = 1_000_000
@@ -168,23 +169,44 @@ def mig(card: Card, values: Values) -> None:
 
 
 def _throttle(card: Card, values: Values) -> None:
-    """Nanoseconds since the driver was loaded; counters see what samples miss."""
-    seconds: dict[str, float] = {}
+    """Nanoseconds since the driver was loaded; counters see what samples miss.
+
+    A reason is counted by a field, or by a policy where the card has no such field. Which of them
+    is settled by the first that tells: they may not agree, and a counter never goes back.
+    """
+    counts: dict[str, int | None] = {}
+    failed: list[CodeError] = []
     with contextlib.suppress(AbsentError):
-        for one, count in card.fields(*_THROTTLES).items():
-            if isinstance(one, int):
-                _tell(seconds, _THROTTLES[one], long(count), 1e-9)
-    for policy, reason in _VIOLATIONS.items():
-        if reason not in seconds:
-            _violation(card, policy, reason, seconds)
+        found, errors = card.fields_and_failures(*_THROTTLES)
+        failed += errors.values()
+        undecided = {_THROTTLES[one] for one in errors if isinstance(one, int)}
+        counts.update(dict.fromkeys(undecided))
+        counts.update({_THROTTLES[k]: long(n) for k, n in found.items() if isinstance(k, int)})
+    seconds: dict[str, float] = {}
+    for reason in _THROTTLES.values():
+        try:
+            _counted(card, reason, counts, seconds)
+        except CodeError as error:
+            failed.append(error)
     if seconds:
         values["throttle_seconds"] = seconds
+    elif failed:
+        raise failed[0]
 
 
-def _violation(card: Card, policy: int, reason: str, seconds: dict[str, float]) -> None:
-    with contextlib.suppress(AbsentError):
-        status = card.call("nvmlDeviceGetViolationStatus", policy)
-        _tell(seconds, reason, long(status.violationTime), 1e-9)
+def _counted(
+    card: Card, reason: str, fields: Mapping[str, int | None], seconds: dict[str, float]
+) -> None:
+    """One reason from its source. ``fields`` has None for what may be told another time."""
+    source = card.sources.get(reason) or (_FIELD if reason in fields else _VIOLATION)
+    if source == _FIELD:
+        _tell(seconds, reason, fields.get(reason), 1e-9)
+    elif reason in _VIOLATIONS:
+        with contextlib.suppress(AbsentError):
+            status = card.call("nvmlDeviceGetViolationStatus", _VIOLATIONS[reason])
+            _tell(seconds, reason, long(status.violationTime), 1e-9)
+    if reason in seconds:
+        card.sources[reason] = source
 
 
 def _ecc(card: Card, values: Values) -> None:
@@ -218,8 +240,8 @@ def _fabric(card: Card, values: Values) -> None:
 
 
 def _links(card: Card, values: Values) -> None:
-    """Links that are up; one that sleeps is healthy."""
-    found = card.fields(*((_LINK_STATE, link) for link in range(_LINKS)))
+    """Links that are up; one that sleeps is healthy. Some of them are no number of links."""
+    found = card.fields(*((_LINK_STATE, link) for link in range(_LINKS)), whole=True)
     if found:
         values["nvlinks_active"] = sum(1 <= state <= _SLEEPS for state in found.values())
 

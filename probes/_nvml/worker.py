@@ -17,10 +17,10 @@ if __name__ == "__main__":  # started as a file, with no other path than where i
 from probes._nvml.session import Session
 
 
-def main() -> None:
+def main(session: Session | None = None) -> None:
     """Answer until stdin ends. Ctrl-C in a terminal is meant for the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    session = Session()
+    session = session or Session()
     for line in sys.stdin:
         number, request = line.split()
         answer = {"request": int(number), **session.answer(request)}

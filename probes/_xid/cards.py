@@ -7,58 +7,50 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from probes._nvml.client import CardIdentity
 from probes._xid.line import normalized
 from watchdog.core.model import Labels, Subject, SubjectKind
 
 ROOT = "/proc/driver/nvidia/gpus"
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", re.MULTILINE)
 """A card that was never used shows question marks instead of digits."""
-
-
-class Identity(Protocol):
-    """A card as NVML's client names it. ``uuid`` may be empty."""
-
-    @property
-    def index(self) -> int:
-        """NVML's index."""
-        ...
-
-    @property
-    def uuid(self) -> str:
-        """``GPU-…``."""
-        ...
-
-    @property
-    def bus_id(self) -> str:
-        """``0000:00:06.0``."""
-        ...
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,9})\s*$", re.MULTILINE)
+"""The N of /dev/nvidiaN: what NVML's index is, too, unless cards are hidden or have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card, or a place where one must be. ``index`` and ``uuid`` are "" when unknown."""
+    """A card, or a place where one must be. ``index``, ``uuid``, ``minor`` are "" when unknown.
+
+    ``index`` is NVML's; ``minor`` is the driver's number, which stands in for it.
+    """
 
     bus_id: str
     index: str = ""
     uuid: str = ""
+    minor: str = ""
 
     @property
     def subject(self) -> Subject:
         """By UUID, else by index, else by place."""
-        place = f"index-{self.index}" if self.index else f"pci-{self.bus_id or 'unknown'}"
-        return Subject(SubjectKind.GPU, self.uuid or place)
+        numbered = f"index-{self.index}" if self.index else self._place
+        return Subject(SubjectKind.GPU, self.uuid or numbered)
 
     @property
     def labels(self) -> Labels:
-        """Index and UUID."""
-        return (("gpu", self.index), ("uuid", self.uuid))
+        """Number and UUID; without a UUID the place, or cards without a name were all the same."""
+        unnamed = "" if self.index else self._place
+        return (("gpu", self.index or self.minor), ("uuid", self.uuid or unnamed))
 
     @property
     def words(self) -> str:
         """What a sentence calls it."""
         return f"GPU {self.index}" if self.index else f"the GPU at {self.bus_id or 'unknown'}"
+
+    @property
+    def _place(self) -> str:
+        return f"pci-{self.bus_id or 'unknown'}"
 
 
 class Cards:
@@ -70,9 +62,10 @@ class Cards:
     def __init__(self, root: str = ROOT) -> None:
         self._root = Path(root)
         self._told: dict[str, Card] = {}
+        self._happened: dict[str, str] = {}
         self._read: dict[str, Card] = {}
 
-    def learn(self, identities: Iterable[Identity]) -> None:
+    def learn(self, identities: Iterable[CardIdentity]) -> None:
         """Take over what NVML tells."""
         for one in identities:
             if one.bus_id:
@@ -82,7 +75,23 @@ class Cards:
     def named(self, bus_id: str, uuid: str) -> None:
         """Take over a UUID that came with an event."""
         if bus_id and uuid:
-            self._read.setdefault(bus_id, Card(bus_id, uuid=uuid))
+            self._happened.setdefault(bus_id, uuid)
+
+    @property
+    def told(self) -> bool:
+        """Whether NVML ever named a card here."""
+        return bool(self._told)
+
+    def here(self, bus_id: str) -> bool:
+        """Whether NVML ever named a card there."""
+        return bus_id in self._told
+
+    def elsewhere(self, bus_id: str) -> bool:
+        """Whether what happens there is another's: the log is the host's, the cards are ours.
+
+        Only an event of NVML can be without a place, and NVML speaks of nobody else's cards.
+        """
+        return bool(bus_id) and self.told and not self.here(bus_id)
 
     def known(self) -> tuple[Card, ...]:
         """Every card, by bus id."""
@@ -91,7 +100,7 @@ class Cards:
 
     def at(self, bus_id: str) -> Card:
         """The card there; only a place when nobody knows more."""
-        return self._told.get(bus_id) or self._read.get(bus_id) or self._looked_up(bus_id)
+        return self._told.get(bus_id) or self._looked_up(bus_id)
 
     def place(self, uuid: str) -> str:
         """The bus id of a card; "" when unknown."""
@@ -105,11 +114,24 @@ class Cards:
         return sorted(normalized(name) for name in names)
 
     def _looked_up(self, bus_id: str) -> Card:
+        """What the driver's files say; the rest of a file is final when it has the UUID."""
+        kept = self._read.get(bus_id)
+        if kept is not None:
+            return kept
+        text = self._file(bus_id)
+        uuid, minor = (_first(pattern, text) for pattern in (_UUID, _MINOR))
+        card = Card(bus_id, uuid=uuid or self._happened.get(bus_id, ""), minor=minor)
+        if uuid:
+            self._read[bus_id] = card
+        return card
+
+    def _file(self, bus_id: str) -> str:
         try:
-            text = (self._root / bus_id / "information").read_text("ascii", errors="replace")
+            return (self._root / bus_id / "information").read_text("ascii", errors="replace")
         except (OSError, ValueError):
-            return Card(bus_id)
-        found = _UUID.search(text)
-        if found is None:
-            return Card(bus_id)
-        return self._read.setdefault(bus_id, Card(bus_id, uuid=found[1]))
+            return ""
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return "" if found is None else found[1]

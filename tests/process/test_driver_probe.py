@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import subprocess
@@ -17,7 +18,10 @@ import pytest
 
 from probes._nvml.client import NvmlClient
 from probes.driver import PROBE, Driver, Settings
+from tests.support import fake_nvml
 from tests.support.daemon import simulated_command
+from tests.support.fake_nvml import asking, sweep
+from tests.support.simulated import until
 from watchdog import procfs
 from watchdog.contracts import Endpoint, EngineLook, EngineTarget, Owned, Owner, ProcessInfo
 from watchdog.core.model import Sampled, Unread, Value
@@ -161,6 +165,7 @@ def test_a_machine_in_order(tmp_path: Path, answering: NvmlClient) -> None:
         "library_version": "580.65.06",
         "versions_match": True,
         "device_trouble": "",
+        "fallen_cards": "",
         "gpus_expected": 2,
         "nvml": "ok",
         "unresponsive_seconds": 0.0,
@@ -188,7 +193,32 @@ def test_no_driver_at_all(tmp_path: Path) -> None:
     with worker(ANSWERING, NO_DRIVER) as client:
         seen = read(client, tmp_path, engine)
     assert "the driver is not loaded" in str(seen.pop("nvml"))
-    assert seen == {"unresponsive_seconds": 0.0}
+    nothing_wrong = {"device_trouble": "", "fallen_cards": ""}
+    assert seen == {"unresponsive_seconds": 0.0, **nothing_wrong, "cpu_only": True}
+
+
+def test_cards_that_nvml_does_not_count_any_more_are_not_found(tmp_path: Path) -> None:
+    """FACT: NVML's worker goes on telling them; one that is lost is still counted."""
+    cards = [
+        {"index": 0, "errors": {}},
+        {"index": 1, "errors": {"": "GPU not found"}},
+        {"index": 2, "errors": {"": "GPU is lost"}},
+    ]
+    with worker(ANSWERING, json.dumps({"gpus": cards})) as client:
+        assert read(client, tmp_path)["gpus_found"] == 2
+
+
+def test_a_card_out_of_the_real_workers_count_is_not_found(tmp_path: Path) -> None:
+    """FACT: the worker's own words for such a card are those that the probe looks for."""
+    nvml = fake_nvml.build(tmp_path)
+    nvml.cards = 2
+    nvml.write()
+    with asking(nvml.environment) as client:
+        assert read(client, tmp_path)["gpus_found"] == 2
+        nvml.cards = 1
+        nvml.write()
+        until(lambda: read(client, tmp_path).get("gpus_found") == 1, PATIENCE)
+        assert len(sweep(client)["gpus"]) == 2
 
 
 def test_nvml_that_says_nothing(tmp_path: Path) -> None:
@@ -204,7 +234,7 @@ def test_nvml_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_card_off_the_bus_is_named(tmp_path: Path, answering: NvmlClient) -> None:
-    """FACT: a config space of all ones is a trouble with the card's bus id."""
+    """FACT: a config space of all ones is told by bus id until it is over; others may go on."""
     install(tmp_path, "580.65.06", "580.65.06")
     (tmp_path / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
     device = "sys/bus/pci/devices/0000:00:06.0"
@@ -212,8 +242,23 @@ def test_a_card_off_the_bus_is_named(tmp_path: Path, answering: NvmlClient) -> N
     put(tmp_path, f"{device}/class", "0x030000\n")
     put(tmp_path, f"{device}/config", b"\xff" * 64)
     (tmp_path / device / "driver").symlink_to("../../drivers/nvidia")
-    trouble = read(answering, tmp_path)["device_trouble"]
-    assert trouble == "GPU 0000:00:06.0 does not answer on the bus"
+    seen = read(answering, tmp_path)
+    assert (seen["fallen_cards"], seen["device_trouble"]) == ("0000:00:06.0", "")
+    put(tmp_path, f"{device}/config", b"\xde\x10\x35\x23")
+    assert read(answering, tmp_path)["fallen_cards"] == ""
+
+
+@pytest.mark.root
+def test_a_trouble_is_told_to_be_over_when_the_driver_goes(
+    tmp_path: Path, answering: NvmlClient
+) -> None:
+    """FACT: a finding about nodes ends with the module, whose left-over nodes are nobody's."""
+    install(tmp_path, "580.65.06", "580.65.06")
+    nodes(tmp_path)
+    (tmp_path / "dev/nvidiactl").unlink()
+    assert read(answering, tmp_path)["device_trouble"] == "/dev/nvidiactl is missing"
+    (tmp_path / "sys/module/nvidia/version").unlink()
+    assert read(answering, tmp_path)["device_trouble"] == ""
 
 
 def engine_with_torch(root: Path) -> Engine:
@@ -229,6 +274,7 @@ def test_an_engine_that_the_driver_cannot_run(tmp_path: Path, answering: NvmlCli
     install(tmp_path, "550.54.14", "550.54.14")
     seen = read(answering, tmp_path, engine_with_torch(tmp_path))
     assert seen["cuda_wanted"] == "13.0"
+    assert seen["cpu_only"] is False
     assert seen["fits"] is False
     assert "driver 550.54.14 supports CUDA 12.4" in str(seen["misfit"])
     assert "stale_libraries" not in seen
@@ -302,6 +348,7 @@ def test_a_library_deleted_under_a_running_engine(
     assert after["stale_libraries"] is True
     assert after["stale_library_names"] == "libcuda.so.1"
     assert not {"fits", "cuda_wanted"} & set(after)
+    assert after["cpu_only"] is True
 
 
 def test_processes_that_are_gone_or_stuck_tell_nothing(mapping: int, answering: NvmlClient) -> None:
@@ -309,4 +356,4 @@ def test_processes_that_are_gone_or_stuck_tell_nothing(mapping: int, answering: 
     gone = ProcessInfo(2**22 + 1, 1, 1, 1, "S", "gone", cpu_seconds=0.0, rss_bytes=0)
     blocked = ProcessInfo(mapping, 1, 1, 1, "D", "stuck", cpu_seconds=0.0, rss_bytes=0)
     found = read(answering, Path("/"), Engine(living=(gone, blocked)))
-    assert not {"stale_libraries", "stale_library_names"} & set(found)
+    assert not {"stale_libraries", "stale_library_names", "cpu_only"} & set(found)

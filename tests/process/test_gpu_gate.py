@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from probes._nvml.client import NvmlUnavailableError
+from probes._nvml.client import CardIdentity, NvmlUnavailableError
 from probes.gpu_processes import GpuProcesses
-from tests.support import fake_nvml
+from tests.support import cuda_engine, fake_nvml
+from tests.support.daemon import Daemon, running
 from tests.support.fake_nvml import IDLE, FakeNvml, asking
 from tests.support.simulated import free_port, until
 from tests.support.trees import QUICK, ended, script
@@ -45,6 +46,9 @@ class Living:
     pid: int
     readable: bool = True
     mig: bool = False
+    trouble: str = ""
+    unanswered_since: float | None = None
+    cards: tuple[CardIdentity, ...] = ()
 
     def ask(self, request: str, deadline: float) -> dict[str, Any]:
         """The present list."""
@@ -55,6 +59,7 @@ class Living:
         info = procfs.stat(self.pid)
         size = 50 * GIB if info is not None and procfs.lives(info) else 0
         return {
+            "driver": "580.159.04",
             "gpus": [
                 {"index": 1, "uuid": "GPU-1", "errors": {"": "GPU is lost"}},
                 {
@@ -66,7 +71,7 @@ class Living:
                     "memory_total_bytes": TOTAL,
                     "processes": [[self.pid, size, None, None]] if size else [],
                 },
-            ]
+            ],
         }
 
     def close(self) -> None:
@@ -182,3 +187,30 @@ def test_a_hung_driver_holds_up_no_start(tmp_path: Path) -> None:
     with asking(nvml.environment) as client:
         look = GpuLook(GpuProcesses(client, EngineBox({}, MemoryLedger())), timeout=0.5)
         assert memory_released(look, "main", None, 0.9, Baselines())() is None
+
+
+@contextlib.contextmanager
+def stopping(folder: Path) -> Iterator[Daemon]:
+    """A daemon whose engine has died and is not started, because its memory is still held."""
+    (folder / "nvml").mkdir()
+    nvml = fake_nvml.build(folder / "nvml")
+    nvml.set(IDLE)
+    port = free_port()
+    command = cuda_engine.command(folder / "env", port)
+    with running(folder / "state", command, port, environment=nvml.environment) as daemon:
+        daemon.wait_ready(60.0)
+        nvml.set({"0.memory_used": 100 * GIB})
+        os.kill(daemon.engine()["pid"], signal.SIGKILL)
+        daemon.wait_event("decision.act", wanted=lambda e: e["action"] == "restart_engine")
+        until(lambda: daemon.engine()["state"] == "stopping" and not daemon.survivors())
+        yield daemon
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_shutdown_does_not_wait_for_memory(tmp_path: Path, number: signal.Signals) -> None:
+    """FACT: a start that waits for GPU memory is given up when the watchdog is told to end."""
+    with stopping(tmp_path) as daemon:
+        daemon.send(number)
+        assert daemon.ended(30.0) == 0
+        refused = daemon.wait_event("action.finished", wanted=lambda e: e["result"] == "failed")
+        assert refused["explanation"] == "cannot start main: the watchdog is stopping"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from probes._nvml.client import NvmlHungError
+from probes._nvml.client import CardIdentity, NvmlHungError
+from probes._nvml.namespaces import FIRST_PID_NAMESPACE
 from probes.gpu_processes import PROBE, GpuProcesses
 from tests.support import fake_nvml
 from tests.support.fake_nvml import LOST, asking
@@ -31,10 +32,14 @@ UUID = "GPU-0"
 class Said:
     """A client whose answer is given; counts what it was asked."""
 
-    cards: list[dict[str, Any]]
+    said: list[dict[str, Any]]
     asked: list[str] = field(default_factory=list)
     closed: bool = False
     silent: bool = False
+    driver: str | None = "580.159.04"
+    trouble: str = ""
+    unanswered_since: float | None = None
+    cards: tuple[CardIdentity, ...] = ()
 
     def ask(self, request: str, deadline: float) -> dict[str, Any]:
         """The answer, when there is time for one."""
@@ -42,7 +47,8 @@ class Said:
         if self.silent:
             raise NvmlHungError("cannot read any GPU: no answer in time")
         self.asked.append(request)
-        return {"gpus": self.cards}
+        versions = {} if self.driver is None else {"driver": self.driver}
+        return {**versions, "gpus": self.said}
 
     def close(self) -> None:
         """Given back."""
@@ -279,6 +285,30 @@ def test_a_real_process_is_named_while_it_lives() -> None:
     found = samples(GpuProcesses(client, box))
     assert found["memory_bytes", "unknown"] == 3 * GIB
     assert found["strangers",] == found["orphans",] == ""
+
+
+@pytest.mark.parametrize(
+    ("driver", "namespace", "ours"),
+    [
+        ("535.104.05", "pid:[4026532000]", False),
+        ("470.256.02", "pid:[4026532000]", False),
+        (None, "pid:[4026532000]", False),
+        ("what", "pid:[4026532000]", False),
+        ("535.104.05", "", False),
+        ("535.113.01", "pid:[4026532000]", True),
+        ("580.159.04", "", True),
+        ("535.104.05", FIRST_PID_NAMESPACE, True),
+        (None, FIRST_PID_NAMESPACE, True),
+    ],
+)
+def test_a_pid_of_elsewhere_is_nobody(driver: str | None, namespace: str, *, ours: bool) -> None:
+    """FACT: in a container an old driver lists the host's pids, which mean nobody here."""
+    owners = Owners(OWNERS)
+    listed = card([(1, GIB), (4, GIB), (5, GIB)])
+    found = samples(GpuProcesses(Said([listed], driver=driver), owners, lambda: namespace))
+    assert found["memory_bytes", "unknown"] == (0 if ours else 3 * GIB)
+    assert bool(found["strangers",]) is bool(found["orphans",]) is ours
+    assert ("engine_memory_bytes", "main") in found if ours else owners.asked == []
 
 
 def test_it_reads_through_the_real_worker(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -283,3 +284,74 @@ def test_closed() -> None:
         log.close()
         log.close()
         assert log.read(MANY) == []
+
+
+class Counted:
+    """A device that is never empty, and how often it was read."""
+
+    def __init__(self, record: bytes) -> None:
+        self.record = record
+        self.reads = 0
+
+    def __call__(self, _descriptor: int, _size: int) -> bytes:
+        """The same record again; no test needs this many."""
+        self.reads += 1
+        assert self.reads <= MANY
+        return self.record
+
+
+def test_broken_records_without_end() -> None:
+    """FACT: a broken record is one of those that were asked for, so that the read comes back."""
+    device = Counted(b"\0" * 16)
+    log = KernelLog(os.devnull, receive=device)
+    assert log.read(10) == []
+    assert device.reads == 10
+    log.close()
+
+
+def test_a_read_is_bounded_in_bytes() -> None:
+    """FACT: of long records one read takes a mebibyte, whatever the limit; the rest stays."""
+    device = Counted(b"6,5,1,-;" + b"x" * (1 << 18))
+    log = KernelLog(os.devnull, receive=device)
+    assert len(log.read(MANY)) == 4
+    assert len(log.read(MANY)) == 4
+    log.close()
+
+
+class Blocking:
+    """A device whose read comes back when it is told to, and what descriptor it was given."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.released = threading.Event()
+        self.descriptor = -1
+
+    def __call__(self, descriptor: int, _size: int) -> bytes:
+        """One record, in the end."""
+        self.descriptor = descriptor
+        self.entered.set()
+        self.released.wait(60)
+        return b"6,5,1,-;late\n"
+
+
+def test_closing_does_not_wait_for_a_read() -> None:
+    """FACT: a log is closed while a read hangs, and that read lets go of the device at its end."""
+    device, found = Blocking(), list[Entry]()
+    log = KernelLog(os.devnull, receive=device)
+    reader = threading.Thread(target=lambda: found.extend(log.read(MANY)), daemon=True)
+    closer = threading.Thread(target=log.close, daemon=True)
+    try:
+        reader.start()
+        assert device.entered.wait(60)
+        closer.start()
+        closer.join(20)
+        assert not closer.is_alive()
+        held = Path(f"/proc/self/fd/{device.descriptor}")
+        assert held.readlink() == Path(os.devnull)
+    finally:
+        device.released.set()
+        reader.join(60)
+    assert [entry.text for entry in found] == ["late"]
+    assert log.read(MANY) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(device.descriptor)

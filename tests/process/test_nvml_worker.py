@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from probes._nvml.client import WORKER, NvmlClient, NvmlHungError
+from probes._nvml.client import WORKER, NvmlClient
 from tests.support import fake_nvml
 from tests.support.fake_nvml import IDLE, FakeNvml, asking, sweep, trouble
 from tests.support.simulated import PATIENCE, ROOT, alive, stat_fields, until
@@ -133,16 +133,6 @@ def test_a_late_answer_is_nobodys(nvml: FakeNvml, client: NvmlClient) -> None:
     assert kept in client.pids
 
 
-def test_a_slow_start_is_waited_for(nvml: FakeNvml) -> None:
-    """FACT: a worker whose first answer takes longer than a request is not started again."""
-    command, starts = counted(nvml.folder)
-    nvml.set({"do.nvmlInit": 3 * SOON * 1000})
-    with asking(nvml.environment, command) as client:
-        assert trouble(client, SOON) == "cannot read any GPU: no answer in time"
-        assert len(sweep(client)["gpus"]) == 1
-        assert len(starts.read_text()) == 1
-
-
 def test_a_hang_at_the_start_is_one_process(nvml: FakeNvml, client: NvmlClient) -> None:
     """FACT: however often one asks, a library that does not start has one process."""
     nvml.do("hang", "nvmlInit")
@@ -159,20 +149,6 @@ def test_a_hang_after_some_calls_is_a_hang(nvml: FakeNvml, client: NvmlClient) -
     assert trouble(client, SOON) == "cannot read any GPU: no answer in time"
 
 
-def test_waiting_for_a_turn_counts(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: who comes while another request hangs has its own deadline, and the same trouble."""
-    sweep(client)
-    nvml.do("hang")
-    other = threading.Thread(target=trouble, args=(client, 5 * SOON))
-    other.start()
-    try:
-        time.sleep(SOON / 3)
-        with pytest.raises(NvmlHungError):
-            ask(client, "processes", SOON)
-    finally:
-        other.join(PATIENCE)
-
-
 def test_threads_take_turns(client: NvmlClient) -> None:
     """FACT: requests of many threads are answered by one worker, each with its own answer."""
     found: list[set[str]] = []
@@ -180,7 +156,11 @@ def test_threads_take_turns(client: NvmlClient) -> None:
     def many(request: str) -> None:
         found.extend(set(ask(client, request)) for _ in range(10))
 
-    kinds = {"cards": {"gpus", "driver", "cuda"}, "processes": {"gpus"}, "events": {"events"}}
+    kinds = {
+        "cards": {"gpus", "driver", "cuda"},
+        "processes": {"gpus", "driver"},
+        "events": {"events"},
+    }
     threads = [threading.Thread(target=many, args=(kind,)) for kind in kinds]
     for thread in threads:
         thread.start()
@@ -189,31 +169,6 @@ def test_threads_take_turns(client: NvmlClient) -> None:
     kinds["events"].add("supported")
     assert [found.count(keys) for keys in kinds.values()] == [10, 10, 10]
     assert len(client.pids) == 1
-
-
-def test_it_says_since_when_nobody_answers(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: the row of hanging requests has the begin of its first, and ends with an answer."""
-    sweep(client)
-    assert client.unanswered_since is None
-    nvml.do("stuck")
-    before = time.monotonic()
-    try:
-        assert trouble(client, SOON) == client.trouble
-        since = client.unanswered_since
-        assert since is not None
-        assert before <= since < time.monotonic()
-        trouble(client, SOON)
-        assert client.unanswered_since == since
-    finally:
-        nvml.heal()
-    assert healthy(client)
-
-
-def test_an_error_is_an_answer(nvml: FakeNvml, client: NvmlClient) -> None:
-    """FACT: a driver that says why it cannot is no driver that does not respond."""
-    nvml.set({"error.nvmlInit": fake_nvml.VERSIONS_DIFFER})
-    assert trouble(client) == client.trouble != ""
-    assert client.unanswered_since is None
 
 
 def test_a_crash_costs_one_sweep(nvml: FakeNvml, client: NvmlClient) -> None:
@@ -232,12 +187,6 @@ def test_a_killed_worker_is_replaced(client: NvmlClient) -> None:
     os.kill(client.pids[0], signal.SIGKILL)
     until(lambda: not client.pids)
     assert len(sweep(client)["gpus"]) == 1
-
-
-def healthy(client: NvmlClient) -> bool:
-    """Whether a request is answered, and nothing is held against the driver any more."""
-    sweep(client)
-    return not client.trouble and client.unanswered_since is None
 
 
 def ask(client: NvmlClient, request: str, patience: float = PATIENCE) -> dict[str, Any]:

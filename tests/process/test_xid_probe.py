@@ -14,32 +14,29 @@ from tests.support import fake_nvml
 from tests.support.engines import Engines, engines
 from tests.support.fake_nvml import asking
 from tests.support.simulated import until
-from tests.support.xids import NO_CARDS, TWO, Found, Told, desk
+from tests.support.xids import (
+    CLASSES,
+    ELSEWHERE,
+    ENGINE,
+    FAULT,
+    GPU0,
+    GPU1,
+    NO_CARDS,
+    NO_DRIVER,
+    TWO,
+    Found,
+    Told,
+    classes,
+    desk,
+)
 from watchdog.contracts import Owned, Owner, ProcessInfo
 from watchdog.core.model import Sampled, Value
 
-CLASSES = ("application", "reset", "reboot", "hardware", "ignored")
 LONG = 200
 """Records that need more than one look at the log."""
-ELSEWHERE = "pid:[4026532000]"
-FAULT = (
-    "NVRM: Xid (PCI:0000:00:06): 31, pid=1796, name=oob, channel 0x0000000a, intr 00000000. "
-    "MMU Fault: ENGINE GRAPHICS GPC1 faulted"
-)
 SENTENCE = (
     "Xid 31 (application) on GPU 0, process 1796 (oob): MMU Fault: ENGINE GRAPHICS GPC1 faulted"
 )
-
-
-def classes(found: Found, *card: str) -> dict[str, Value]:
-    """The classes that are not zero, and all of them are there."""
-    counts = {kind: found[(*card, kind)] for kind in CLASSES}
-    return {kind: count for kind, count in counts.items() if count}
-
-
-GPU0 = ("gpu/GPU-0", "class_errors", "0", "GPU-0")
-GPU1 = ("gpu/GPU-1", "class_errors", "1", "GPU-1")
-ENGINE = ("engine/main", "engine_errors", "main")
 
 
 def source(found: Found) -> tuple[Value, Value]:
@@ -49,7 +46,7 @@ def source(found: Found) -> tuple[Value, Value]:
 
 def test_zeros_from_the_first_reading() -> None:
     """FACT: before any Xid every card and engine has a zero of each class, and nothing else."""
-    with desk() as at:
+    with desk(fresh=True) as at:
         found = at.read()
         assert classes(found, *GPU0) == classes(found, *GPU1) == classes(found, *ENGINE) == {}
         assert source(found) == ("kmsg+nvml", "")
@@ -240,7 +237,7 @@ def test_an_unreadable_log_is_not_a_log_without_xids(tmp_path: Path) -> None:
 def test_without_nvml_the_log_is_enough(hung: bool) -> None:  # noqa: FBT001 - a parameter
     """FACT: a driver that is missing or hangs is no trouble while the log is read."""
     kind = NvmlHungError if hung else NvmlUnavailableError
-    with desk(Told(trouble=kind("cannot read any GPU: no"))) as at:
+    with desk(Told(error=kind("cannot read any GPU: no"))) as at:
         at.says(FAULT)
         found = at.read()
         assert source(found) == ("kmsg", "")
@@ -255,7 +252,7 @@ def test_a_driver_without_events() -> None:
 
 def test_neither_source(tmp_path: Path) -> None:
     """FACT: with no source at all there is one sentence for both, and not one count."""
-    client = Told(trouble=NvmlUnavailableError("cannot read any GPU: no driver"))
+    client = Told(error=NO_DRIVER)
     with desk(client, settings=Settings(kmsg=str(tmp_path / "kmsg"))) as at:
         found = at.read()
         assert source(found) == (
@@ -284,33 +281,6 @@ def test_nvml_gets_half_of_the_time() -> None:
     with desk() as at:
         list(at.probe.read(time.monotonic() + 10))
         assert 0 < at.client.given <= 5
-
-
-def test_cards_of_the_drivers_files(tmp_path: Path) -> None:
-    """FACT: while NVML names no card, the driver's own files do; question marks are no UUID."""
-    for place, uuid in (("0000:00:06.0", "GPU-00ab"), ("0000:00:07.0", "GPU-????????")):
-        (tmp_path / place).mkdir()
-        text = f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\nGPU UUID: \t {uuid}\nBus Type: \t PCIe\n"
-        (tmp_path / place / "information").write_text(text)
-    with desk(Told(cards=()), gpus=str(tmp_path)) as at:
-        at.says(FAULT)
-        found = at.read()
-        known = classes(found, "gpu/GPU-00ab", "class_errors", "", "GPU-00ab")
-        assert known == {"application": 1}
-        assert classes(found, "gpu/pci-0000:00:07.0", "class_errors", "", "") == {}
-        at.client.cards = TWO
-        assert classes(at.read(), *GPU0) == {"application": 1}
-
-
-def test_a_card_that_nobody_knows() -> None:
-    """FACT: an Xid of an unknown place is counted for that place."""
-    with desk(Told(cards=())) as at:
-        assert len(at.read()) == len(CLASSES) + 2
-        at.says(FAULT)
-        found = at.read()
-        assert classes(found, "gpu/pci-0000:00:06.0", "class_errors", "", "") == {"application": 1}
-        last = str(found["gpu/pci-0000:00:06.0", "last", "", ""])
-        assert last.startswith("Xid 31 (application) on the GPU at 0000:00:06.0, process 1796")
 
 
 def test_it_gives_the_client_back() -> None:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes._nvml.client import NvmlUnavailableError
+from probes._nvml.client import CardIdentity, NvmlUnavailableError
 from probes.xid import FIRST_PID_NAMESPACE, PROBE, Settings, Surroundings, XidProbe
 from tests.support.engines import Engines
 from watchdog.core.model import Event, ReadingTaken, Value
 from watchdog.runner import ProbeRun
 
 NO_CARDS = "/nonexistent"
+ELSEWHERE = "pid:[4026532000]"
+CLASSES = ("application", "reset", "reboot", "hardware", "ignored")
+FAULT = (
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=1796, name=oob, channel 0x0000000a, intr 00000000. "
+    "MMU Fault: ENGINE GRAPHICS GPC1 faulted"
+)
+GPU0 = ("gpu/GPU-0", "class_errors", "0", "GPU-0")
+GPU1 = ("gpu/GPU-1", "class_errors", "1", "GPU-1")
+ENGINE = ("engine/main", "engine_errors", "main")
 
 
 @contextlib.contextmanager
@@ -29,37 +39,48 @@ def packets() -> Iterator[tuple[str, int]]:
         os.close(sink)
 
 
-@dataclass(frozen=True)
-class Identity:
-    """A card as the client names it."""
-
-    index: int
-    uuid: str
-    bus_id: str
-
-
-TWO = (Identity(0, "GPU-0", "0000:00:06.0"), Identity(1, "GPU-1", "0000:00:07.0"))
+TWO = (CardIdentity(0, "GPU-0", "0000:00:06.0"), CardIdentity(1, "GPU-1", "0000:00:07.0"))
+NO_DRIVER = NvmlUnavailableError("cannot read any GPU: no driver")
 
 
 @dataclass
 class Told:
-    """A client that hands out its events once, or its trouble every time."""
+    """A client that hands out its events once, or its error every time.
 
-    cards: tuple[Identity, ...] = TWO
+    ``named`` is the answer to "cards": None is one that does not come in time.
+    """
+
+    cards: tuple[CardIdentity, ...] = TWO
     events: list[dict[str, Any]] = field(default_factory=list)
     supported: bool = True
-    trouble: NvmlUnavailableError | None = None
+    error: NvmlUnavailableError | None = None
+    named: tuple[CardIdentity, ...] | None = None
     closed: int = 0
     given: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    unanswered_since: float | None = None
+
+    @property
+    def trouble(self) -> str:
+        """The error in words."""
+        return "" if self.error is None else str(self.error)
 
     def ask(self, request: str, deadline: float) -> dict[str, Any]:
-        """The answer to "events"."""
-        assert request == "events"
+        """The answer to "events" or "cards"."""
+        self.asked.append(request)
         self.given = deadline - time.monotonic()
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
+        if request == "cards":
+            return self._cards()
         events, self.events = self.events, []
         return {"events": events, "supported": self.supported}
+
+    def _cards(self) -> dict[str, Any]:
+        if self.named is None:
+            raise NvmlUnavailableError("cannot read any GPU: there is no time left")
+        self.cards = self.named or self.cards
+        return {"gpus": [dataclasses.asdict(card) for card in self.named]}
 
     def close(self) -> None:
         """Given back."""
@@ -85,6 +106,12 @@ class Clock:
 
 Found = dict[tuple[str, ...], Value]
 """Subject, name and the values of all labels, to value."""
+
+
+def classes(found: Found, *card: str) -> dict[str, Value]:
+    """The classes that are not zero, and all of them are there."""
+    counts = {kind: found[(*card, kind)] for kind in CLASSES}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 @dataclass
@@ -129,8 +156,10 @@ def desk(
     settings: Settings | None = None,
     namespace: str = FIRST_PID_NAMESPACE,
     gpus: str = NO_CARDS,
+    *,
+    fresh: bool = False,
 ) -> Iterator[Desk]:
-    """A probe on a pipe that keeps records apart."""
+    """A probe on a pipe that keeps records apart; unless ``fresh``, it was read once before."""
     client, box, clock = client or Told(), box or Engines(), Clock()
     around = Surroundings(gpus=gpus, pid_namespace=lambda: namespace, clock=clock)
     with packets() as (path, sink):
@@ -139,6 +168,9 @@ def desk(
             settings = Settings(settings.classes, path)
         probe = XidProbe(settings, box, client, around)
         try:
-            yield Desk(probe, sink, client, box, clock)
+            at = Desk(probe, sink, client, box, clock)
+            if not fresh:
+                at.read()
+            yield at
         finally:
             probe.close()

@@ -33,7 +33,7 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 """
 LOOK = """
 import errno
-print(*devices.node_troubles("."), sep="\\n")
+print(*devices.node_troubles("."), devices.expected("."), sep="\\n")
 try:
     os.open("dev/nvidiactl", os.O_RDWR)
 except OSError as error:
@@ -45,6 +45,7 @@ except OSError as error:
 def machine(tmp_path: Path) -> Path:
     """A machine with the driver loaded and no card yet."""
     write(tmp_path / "proc/devices", LISTING)
+    write(tmp_path / "sys/module/nvidia/version", "580.65.06\n")
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     (tmp_path / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
     (tmp_path / "dev").mkdir()
@@ -78,18 +79,46 @@ def node(root: Path, name: str, major: int, minor: int) -> Path:
     return path
 
 
+@pytest.mark.root
 def test_cards_with_a_node_here_are_expected(machine: Path) -> None:
     """FACT: a container with the node of one of two cards expects one; audio is no card."""
     plug(machine, "0000:00:06.0", 0)
     plug(machine, "0000:00:07.0", 1)
     audio = plug(machine, "0000:00:06.1", None)
     write(audio / "class", "0x040300\n")
-    write(machine / "dev/nvidia1", "")
+    node(machine, "nvidia1", FRONTEND, 1)
     assert devices.expected(str(machine)) == 1
-    write(machine / "dev/nvidia0", "")
+    node(machine, "nvidia0", FRONTEND, 0)
     assert devices.expected(str(machine)) == 2
 
 
+@pytest.mark.root
+def test_a_card_that_has_fallen_is_not_expected(machine: Path) -> None:
+    """FACT: it is told as fallen, and is not missing on top of that."""
+    for minor in range(2):
+        plug(machine, f"0000:00:0{minor}.0", minor)
+        node(machine, f"nvidia{minor}", FRONTEND, minor)
+    write(machine / "sys/bus/pci/devices/0000:00:01.0/config", b"\xff" * 64)
+    assert devices.expected(str(machine)) == 1
+    assert devices.fallen(str(machine)) == ("0000:00:01.0",)
+
+
+@pytest.mark.root
+def test_what_is_no_node_of_the_driver_makes_no_card_expected(machine: Path) -> None:
+    """FACT: a folder, a pipe or another's device by a card's name is none, and no trouble."""
+    for minor in range(4):
+        plug(machine, f"0000:00:0{minor}.0", minor)
+    node(machine, "nvidiactl", FRONTEND, CONTROL)
+    node(machine, "nvidia-uvm", UVM, 0)
+    node(machine, "nvidia0", FRONTEND, 0)
+    (machine / "dev/nvidia1").mkdir()
+    os.mkfifo(machine / "dev/nvidia2")
+    node(machine, "nvidia3", 1, 3)
+    assert devices.expected(str(machine)) == 1
+    assert devices.node_troubles(str(machine)) == ()
+
+
+@pytest.mark.root
 def test_cards_of_another_driver_and_excluded_ones_are_not_expected(machine: Path) -> None:
     """FACT: passed through to a guest, or excluded by the operator, a card is not NVML's."""
     plug(machine, "0000:00:06.0", 0, driver="vfio-pci")
@@ -98,7 +127,7 @@ def test_cards_of_another_driver_and_excluded_ones_are_not_expected(machine: Pat
     told = machine / "proc/driver/nvidia/gpus/0000:00:07.0/information"
     told.write_text("Device Minor: \t 1\nGPU Excluded:\t Yes\n")
     for minor in range(3):
-        write(machine / f"dev/nvidia{minor}", "")
+        node(machine, f"nvidia{minor}", FRONTEND, minor)
     assert devices.expected(str(machine)) == 0
 
 
@@ -130,6 +159,18 @@ def test_a_file_in_the_place_of_a_node_is_said(machine: Path) -> None:
     assert "/dev/nvidiactl is no device" in devices.node_troubles(str(machine))
 
 
+@pytest.mark.parametrize("listing", ["nvidia² 1\n² nvidia\n", f"{'9' * 5000} nvidia\n", "\xff"])
+def test_numbers_that_are_none_are_passed_over(machine: Path, listing: str) -> None:
+    """FACT: whatever stands in the files, the looks answer."""
+    write(machine / "proc/devices", listing)
+    plug(machine, "0000:00:06.0", 0)
+    told = machine / "proc/driver/nvidia/gpus/0000:00:06.0/information"
+    told.write_text(f"Device Minor: {'7' * 5000}\n")
+    write(machine / "dev/nvidia²", "")
+    assert devices.expected(str(machine)) == 0
+    assert devices.node_troubles(str(machine)) == ()
+
+
 @pytest.mark.root
 def test_missing_nodes_are_named(machine: Path) -> None:
     """FACT: cards without uvm run no CUDA, in a container; a host's nvidia-modprobe makes it."""
@@ -141,6 +182,16 @@ def test_missing_nodes_are_named(machine: Path) -> None:
 
 
 @pytest.mark.root
+def test_uvm_that_is_not_loaded_yet_is_not_missed(machine: Path) -> None:
+    """FACT: a desktop's first CUDA program loads it; nobody has it and so nobody is denied it."""
+    write(machine / "proc/devices", "Character devices:\n195 nvidia\n")
+    node(machine, "nvidia0", FRONTEND, 0)
+    assert devices.node_troubles(str(machine)) == ("/dev/nvidiactl is missing",)
+    node(machine, "nvidiactl", FRONTEND, CONTROL)
+    assert devices.node_troubles(str(machine)) == ()
+
+
+@pytest.mark.root
 def test_a_node_with_the_major_of_yesterday_is_told(machine: Path) -> None:
     """FACT: after a reload uvm has another major, and an old container's node is dead."""
     node(machine, "nvidiactl", FRONTEND, CONTROL)
@@ -148,21 +199,22 @@ def test_a_node_with_the_major_of_yesterday_is_told(machine: Path) -> None:
     assert devices.node_troubles(str(machine)) == (
         "/dev/nvidia-uvm has major 509, and the driver has 510",
     )
+    write(machine / "usr/bin/nvidia-modprobe", "")
+    assert devices.node_troubles(str(machine)) == ()
+    (machine / "usr/bin/nvidia-modprobe").unlink()
     stale.unlink()
     node(machine, "nvidia-uvm", UVM, 0)
     assert devices.node_troubles(str(machine)) == ()
 
 
 @pytest.mark.root
-def test_a_node_without_a_driver_is_told(machine: Path) -> None:
-    """FACT: opening it would give ENXIO; the list of drivers says so without opening."""
-    write(machine / "proc/devices", "Character devices:\n  1 mem\n")
-    node(machine, "nvidiactl", FRONTEND, CONTROL)
-    node(machine, "nvidia-uvm", UVM, 0)
-    assert devices.node_troubles(str(machine)) == (
-        "/dev/nvidia-uvm has no driver behind it",
-        "/dev/nvidiactl has no driver behind it",
-    )
+def test_left_over_nodes_without_a_driver_are_no_trouble(machine: Path) -> None:
+    """FACT: a machine without the module has no driver: its nodes are nobody's."""
+    node(machine, "nvidia0", 1, 3)
+    node(machine, "nvidiactl", 1, 3)
+    assert len(devices.node_troubles(str(machine))) == 3
+    (machine / "sys/module/nvidia/version").unlink()
+    assert devices.node_troubles(str(machine)) == ()
 
 
 @pytest.mark.root
@@ -203,10 +255,11 @@ def test_access_taken_away_by_the_cgroup_is_seen_without_opening(
     machine: Path, cgroup: Path
 ) -> None:
     """FACT: a process that open() would refuse with EPERM learns it from access(2) alone."""
+    plug(machine, "0000:00:06.0", 0)
     node(machine, "nvidiactl", FRONTEND, CONTROL)
     node(machine, "nvidia-uvm", UVM, 0)
     assert told_to(ENTER, cgroup / "cgroup.procs", folder=machine) == (
-        "/dev/nvidiactl cannot be opened: access was taken away from this container\nEPERM\n"
+        "/dev/nvidiactl cannot be opened: access was taken away from this container\n0\nEPERM\n"
     )
     assert devices.node_troubles(str(machine)) == ()
 
@@ -218,5 +271,24 @@ def test_a_mode_that_shuts_the_user_out_is_told_apart(machine: Path) -> None:
     node(machine, "nvidia-uvm", UVM, 0)
     machine.chmod(0o755)
     assert told_to(LEAVE_ROOT, folder=machine) == (
-        "/dev/nvidiactl cannot be opened: its mode does not let this user\nEACCES\n"
+        "/dev/nvidiactl cannot be opened: its mode does not let this user\n0\nEACCES\n"
     )
+
+
+@pytest.mark.root
+def test_cards_of_others_are_neither_expected_nor_a_trouble_unless_all_are(machine: Path) -> None:
+    """FACT: a job that may open one of three cards has one; one that may open none has trouble."""
+    node(machine, "nvidiactl", FRONTEND, CONTROL)
+    node(machine, "nvidia-uvm", UVM, 0)
+    for minor in range(3):
+        plug(machine, f"0000:00:0{minor}.0", minor)
+        node(machine, f"nvidia{minor}", FRONTEND, minor).chmod(0o666 if minor == 1 else 0o600)
+    machine.chmod(0o755)
+    assert told_to(LEAVE_ROOT, folder=machine).startswith("1\n")
+    (machine / "dev/nvidia1").chmod(0o600)
+    *troubles, count, _ = told_to(LEAVE_ROOT, folder=machine).splitlines()
+    assert troubles == [
+        f"/dev/nvidia{minor} cannot be opened: its mode does not let this user"
+        for minor in range(3)
+    ]
+    assert count == "0"

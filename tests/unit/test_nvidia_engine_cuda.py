@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import simulated_command
-from watchdog.nvidia.engine_cuda import wanted, wanted_in
+from watchdog.nvidia.engine_cuda import wanted, wanted_in, wish, wish_in
 from watchdog.nvidia.fit import misfit
 from watchdog.nvidia.interpreter import python_of, site_packages
 
@@ -83,6 +83,54 @@ def test_without_its_word_distributions_tell(
     if version_file is not None:
         torch(tmp_path, "site", version_file)
     assert wanted_in(["/site"], str(tmp_path)) == cuda
+
+
+@pytest.mark.parametrize(
+    ("version_file", "names", "known"),
+    [
+        (CPU, [], True),
+        (ROCM, [], True),
+        (CUDA_13, [], False),
+        (None, ["torch-2.9.0+cpu.dist-info"], True),
+        (None, ["torch-2.9.0+rocm6.4.dist-info"], True),
+        (None, ["torch-2.9.0+cu128.dist-info"], False),
+        (None, ["nvidia_cuda_runtime-13.0.96.dist-info", "torch-2.9.0.dist-info"], False),
+        (None, ["torch-2.9.0.dist-info"], None),
+        ("__version__ = '2.9.0+cpu'\n", [], True),
+        ("cuda = (", [], None),
+        (None, [], None),
+    ],
+)
+def test_what_uses_no_cuda_is_told_from_what_is_not_known(
+    tmp_path: Path, version_file: str | None, names: list[str], *, known: bool | None
+) -> None:
+    """FACT: only a torch that says so is without CUDA; silence is neither yes nor no."""
+    (tmp_path / "site").mkdir()
+    for name in names:
+        (tmp_path / "site" / name).mkdir()
+    if version_file is not None:
+        torch(tmp_path, "site", version_file)
+    assert wish_in(["/site"], str(tmp_path)).cpu_only is known
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        (tuple(simulated_command(8000)), True),
+        (("vllm-watchdog", "simulate-engine", "--port", "1"), True),
+        (("nice", "python3", "-u", "-m", "watchdog", "simulate-engine"), True),
+        (("vllm-watchdog", "run", "--", "vllm", "serve"), None),
+        (("python3", "-m", "watchdog"), None),
+        (("python3", "-m"), None),
+        (("vllm", "serve", "m", "simulate-engine"), None),
+        ((), None),
+    ],
+)
+def test_this_programs_own_engine_uses_no_cuda(
+    tmp_path: Path, command: tuple[str, ...], *, known: bool | None
+) -> None:
+    """FACT: the embedded engine is known by its command, and nothing else of ours is one."""
+    assert wish(command, {}, str(tmp_path)).cpu_only is known
 
 
 def test_a_new_torch_is_seen(tmp_path: Path) -> None:

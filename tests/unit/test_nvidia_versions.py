@@ -8,6 +8,7 @@ import pytest
 
 from watchdog.nvidia import versions
 from watchdog.nvidia.fit import engine_fit, mismatch
+from watchdog.nvidia.floors import Fit
 
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
@@ -116,6 +117,77 @@ def test_a_newer_compat_library_is_no_mismatch_and_is_judged_in_the_drivers_plac
     assert engine_fit("13.0", environment, str(machine)).fits is True
     assert mismatch(environment, str(machine)) == ""
     assert versions.user_library({}, str(machine)) == "535.104.05"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LD_LIBRARY_PATH": "/opt/forward"},
+        {"LD_LIBRARY_PATH": "/opt/link"},
+        {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1", "VLLM_CUDA_COMPATIBILITY_PATH": "/opt/forward"},
+    ],
+)
+def test_a_newer_library_that_the_environment_leads_to_is_a_compat_by_another_name(
+    machine: Path, environment: dict[str, str]
+) -> None:
+    """FACT: a start that would work is not blocked, and nobody says the host is half upgraded."""
+    loaded(machine, "580.65.06")
+    put(machine, f"{LIBS}/libcuda.so.1", b"\x7fELF\x02")
+    install(machine, "590.44.01", COMPAT)
+    put(machine, "opt/forward/libcuda.so.590.44.01", b"\x7fELF\x02")
+    (machine / "opt/forward/libcuda.so.1").symlink_to("libcuda.so.590.44.01")
+    (machine / "opt/link").symlink_to(f"../{COMPAT}")
+    assert mismatch(environment, str(machine)) == ""
+    assert engine_fit("13.1", environment, str(machine)) == Fit(fits=True)
+
+
+def test_a_newer_compat_library_that_is_configured_is_no_mismatch(machine: Path) -> None:
+    """FACT: behind a link, or by the toolkit's 00-compat file, it is one whatever its name."""
+    loaded(machine, "580.65.06")
+    install(machine, "590.44.01", COMPAT)
+    (machine / "opt").mkdir()
+    (machine / "opt/link").symlink_to(f"../{COMPAT}")
+    put(machine, "etc/ld.so.conf.d/a.conf", "/opt/link\n")
+    assert mismatch({}, str(machine)) == ""
+    install(machine, "590.44.02", "opt/forward")
+    put(machine, "etc/ld.so.conf.d/00-compat-1.conf", "/opt/forward\n")
+    assert versions.library_version(versions.CUDA, {}, str(machine)) == "590.44.02"
+    assert mismatch({}, str(machine)) == ""
+
+
+def test_the_systems_own_library_is_a_mismatch_by_whatever_way(machine: Path) -> None:
+    """FACT: an environment that names the system's directory leads to no cuda-compat."""
+    loaded(machine, "580.65.06")
+    install(machine, "590.44.01")
+    (machine / "opt").mkdir()
+    (machine / "opt/link").symlink_to(f"../{LIBS}")
+    for folder in (f"/{LIBS}", "/opt/link"):
+        assert "590.44.01" in mismatch({"LD_LIBRARY_PATH": folder}, str(machine))
+
+
+def test_an_older_library_is_a_mismatch_wherever_it_lies(machine: Path) -> None:
+    """FACT: no libcuda runs on a newer module: neither as a compat nor by another name."""
+    loaded(machine, "580.65.06")
+    install(machine, "570.26", "opt/old")
+    assert "570.26" in mismatch({"LD_LIBRARY_PATH": "/opt/old"}, str(machine))
+
+
+def test_a_library_of_unknown_standing_is_not_taken_for_the_systems(machine: Path) -> None:
+    """FACT: without NVML's, libcuda's version tells of the driver only where it is its own."""
+    put(machine, "opt/forward/libcuda.so.590.44.01", b"\x7fELF\x02")
+    (machine / "opt/forward/libcuda.so.1").symlink_to("libcuda.so.590.44.01")
+    environment = {"LD_LIBRARY_PATH": "/opt/forward"}
+    assert versions.user_library(environment, str(machine)) == ""
+    put(machine, "etc/ld.so.conf.d/a.conf", "/opt/forward\n")
+    assert versions.user_library(environment, str(machine)) == "590.44.01"
+
+
+def test_the_names_above_the_root_say_nothing(tmp_path: Path) -> None:
+    """FACT: a tree that lies below a directory called compat has no cuda-compat by that."""
+    root = tmp_path / "compat"
+    loaded(root, "580.65.06")
+    install(root, "590.44.01", "usr/lib")
+    assert "590.44.01" in mismatch({}, str(root))
 
 
 def test_an_older_compat_library_is_a_mismatch_with_its_source(machine: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -312,3 +314,55 @@ def test_an_event_waits_for_the_line() -> None:
     once.event(event, 9.0)
     assert once.due(10.0, at_once=False) == [event]
     assert not once.kernel(line, 508.0, 10.0)
+
+
+def test_an_event_and_a_late_line() -> None:
+    """FACT: an event between two lines does not hide from the second that it is the first."""
+    once = Once()
+    line, event = XidLine("0000:00:06.0", 31, pid=1), XidLine("0000:00:06.0", 31)
+    assert once.kernel(line, 100.0, 1000.0)
+    once.event(event, 1010.0)
+    assert once.due(1011.0, at_once=False) == [event]
+    assert not once.kernel(line, 101.0, 1016.0)
+
+
+def test_a_line_without_a_process_is_anybodys() -> None:
+    """FACT: a line that names no process is the fault of any process, before or after it."""
+    once, nobody = Once(), XidLine("0000:00:06.0", 31)
+    one, other = (XidLine("0000:00:06.0", 31, pid=pid) for pid in (1, 2))
+    assert once.kernel(one, 1.0, 1.0)
+    assert not once.kernel(nobody, 2.0, 2.0)
+    assert once.kernel(nobody, 20.0, 20.0)
+    assert not once.kernel(other, 21.0, 21.0)
+
+
+def test_what_is_forgotten() -> None:
+    """FACT: after a minute nothing is kept of a fault."""
+    once, line = Once(), XidLine("0000:00:06.0", 31, pid=1)
+    assert once.kernel(line, 1.0, 1.0)
+    assert once.due(62.0, at_once=False) == []
+    assert once.kernel(line, 1.0, 62.0)
+
+
+class Lines(XidLine):
+    """A line that counts how often a number of it is looked at."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> object:
+        """The field."""
+        if name == "xid":
+            Lines.looks += 1
+        return super().__getattribute__(name)
+
+
+def test_the_cost_of_many_faults() -> None:
+    """FACT: what one more fault costs does not grow with how many there were."""
+    once, costs, pids = Once(), [], itertools.count(1)
+    for many in (100, 100, 2000):
+        Lines.looks = 0
+        for _ in range(many):
+            pid = next(pids)
+            assert once.kernel(Lines("0000:00:06.0", 45, pid=pid), pid / 1000, 1.0)
+        costs.append(Lines.looks / many)
+    assert costs[0] == costs[1] == costs[2]

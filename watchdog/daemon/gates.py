@@ -1,21 +1,33 @@
-"""What a start has to pass besides an empty set and a free port: the driver, and GPU memory."""
+"""What a start has to pass besides an empty set and a free port: the driver, and GPU memory.
+
+The gate has a probe ``gpu_processes`` of its own with default settings: ``[probes.gpu_processes]``
+and its ``enabled = false`` are about the samples, and a start is checked all the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 
 from watchdog.command_line import EngineCommand, Form
 from watchdog.contracts import Box, ProbeSpec
+from watchdog.core.model import Cause
 from watchdog.daemon.gpu_look import PROBE, GpuLook
-from watchdog.nvidia import obstacle, wanted
-from watchdog.supervisor.gate import GateStep, Refusal
-from watchdog.supervisor.gpu_gate import Baselines, memory_released
+from watchdog.nvidia import obstacle
+from watchdog.nvidia.engine_cuda import wish
+from watchdog.supervisor.gate import GateStep, Refusal, Step
+from watchdog.supervisor.gpu_gate import Baselines, CardMemory, memory_released
 
 _VLLM = frozenset({Form.SERVE, Form.API_SERVER})
 _DEFAULT_SHARE = 0.9
 """``--gpu-memory-utilization`` of a vLLM that is not told another: 0.9 up to 0.18, later 0.92. The
 smaller one, because a start that might work is not refused."""
+_NEVER = object()
+_WRAPPED = 12
+"""Words in front of the engine that are looked through for an ``env``."""
 
 
 @dataclass(slots=True)
@@ -23,7 +35,7 @@ class Gates:
     """Makes the steps of every engine; ``close`` gives back what they look with.
 
     ``floors`` are what the probe ``driver`` is told of drivers that its table lacks; ``root`` is
-    where the file system begins.
+    where the file system begins. Steps may be taken from any thread.
     """
 
     specs: Mapping[str, ProbeSpec]
@@ -32,6 +44,8 @@ class Gates:
     root: str = "/"
     _baselines: Baselines = field(default_factory=Baselines)
     _look: GpuLook | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def steps(
         self,
@@ -45,55 +59,86 @@ class Gates:
         ``seen`` gives the UUIDs of the cards that it was last seen on.
         """
 
+        def driver() -> Refusal | None:
+            around = {**environment(), **assigned(said.argv)}
+            found = obstacle(said.argv, around, self.root, self.floors)
+            return Refusal(found[0], f"cannot start {name}: {found[1]}") if found else None
+
         def memory() -> Refusal | None:
-            around = environment()
-            cuda = bool(wanted(said.argv, around, self.root))
-            return memory_released(
-                self._gpus(),
-                name,
-                tuple(seen()) or visible(around) or self._likely(said),
-                _share(said) if cuda else None,
-                self._baselines,
-            )()
+            return self._memory(name, said, environment(), tuple(seen()))
 
         return (
-            GateStep("driver-fits", lambda: self._driver(name, said.argv, environment())),
-            GateStep("gpu-memory", memory),
+            GateStep("driver-fits", self._guarded(name, driver)),
+            GateStep("gpu-memory", self._guarded(name, memory)),
         )
 
+    def end(self) -> None:
+        """Refuse every start from now on, also the one that waits. From any thread, at once."""
+        self._ended.set()
+
     def close(self) -> None:
-        """No start comes any more."""
-        if self._look is not None:
-            self._look.close()
+        """As ``end``, and nothing is looked at any more."""
+        self.end()
+        with self._lock:
+            look, self._look = self._look, None
+        if look is not None:
+            look.close()
 
-    def _driver(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+    def _guarded(self, name: str, look: Step) -> Step:
+        def step() -> Refusal | None:
+            refusal = None
+            if not self._ended.is_set():
+                try:
+                    refusal = look()
+                except Exception:  # noqa: BLE001 - what we cannot find out must stop no engine
+                    refusal = None
+            if self._ended.is_set():
+                text = f"cannot start {name}: the watchdog is stopping"
+                return Refusal(Cause.OPERATOR, text)
+            return refusal
+
+        return step
+
+    def _memory(
+        self,
+        name: str,
+        said: EngineCommand,
+        environment: Mapping[str, str],
+        seen: tuple[str, ...],
     ) -> Refusal | None:
-        found = obstacle(command, environment, self.root, self.floors)
-        return Refusal(found[0], f"cannot start {name}: {found[1]}") if found else None
-
-    def _likely(self, said: EngineCommand) -> tuple[str, ...] | None:
-        """Without a word CUDA takes the first cards; which those are is sure among equal ones.
-
-        None is all cards, and no card where they differ: nothing is then refused for memory.
-        """
-        if said.form not in _VLLM:
+        around = {**environment, **assigned(said.argv)}
+        cards = visible(around)
+        wanted = wish(said.argv, around, self.root)
+        if cards == () or wanted.cpu_only:
             return None
-        found = self._gpus()() or ()
-        if len({card.total_bytes for card in found}) > 1:
-            return ()
-        count = said.tensor_parallel * said.pipeline_parallel * said.data_parallel
-        return tuple(str(index) for index in range(count))
+        look = self._gpus()
+        first = look()
+        if first is None:
+            return None
+        sure = said.form in _VLLM and not said.spread and not _unsets(said.argv)
+        looks = chain((first,), iter(look, _NEVER))
+        return memory_released(
+            lambda: next(looks),
+            name,
+            seen or (_first(said, cards, first) if sure else cards),
+            _share(said) if sure and wanted.cuda else None,
+            self._baselines,
+            wait=self._ended.wait,
+        )()
 
-    def _gpus(self) -> GpuLook:
-        if self._look is None:
-            spec = self.specs[PROBE]
-            self._look = GpuLook(spec.build(spec.settings(), self.box))
-        return self._look
+    def _gpus(self) -> Callable[[], tuple[CardMemory, ...] | None]:
+        """One for all engines, built at the first start and not after the end."""
+        with self._lock:
+            if self._ended.is_set():
+                return lambda: None
+            if self._look is None:
+                spec = self.specs[PROBE]
+                self._look = GpuLook(spec.build(spec.settings(), self.box))
+            return self._look
 
 
 def visible(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The cards that an engine of this environment may use; None for all of them.
+    """The cards that an engine of this environment may use; None for all, () for none.
 
     CUDA ends the list at the first entry that names no device, so "-1" and "" are none at all.
     """
@@ -109,8 +154,45 @@ def visible(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(cards)
 
 
-def _share(said: EngineCommand) -> float | None:
-    """The share of a card that the engine wants for itself; None when nobody knows."""
-    if said.gpu_memory_utilization is not None:
-        return said.gpu_memory_utilization
-    return _DEFAULT_SHARE if said.form in _VLLM else None
+def assigned(command: Sequence[str]) -> dict[str, str]:
+    """The variables that an ``env`` in front of the engine sets: ``env A=b vllm serve``."""
+    words = (word.partition("=") for word in _of_env(command))
+    return {name: value for name, equals, value in words if equals and name.isidentifier()}
+
+
+def _unsets(command: Sequence[str]) -> bool:
+    """Whether an ``env`` takes variables away: then what we know of them may be wrong."""
+    return any(word.startswith("-") for word in _of_env(command))
+
+
+def _of_env(command: Sequence[str]) -> Iterator[str]:
+    """Options and assignments of every ``env`` in front of the engine."""
+    inside = False
+    for word in command[:_WRAPPED]:
+        if Path(word).name == "env":
+            inside = True
+        elif inside and ("=" in word or word.startswith("-")):
+            yield word
+        else:
+            inside = False
+
+
+def _first(
+    said: EngineCommand, cards: tuple[str, ...] | None, found: Sequence[CardMemory]
+) -> tuple[str, ...]:
+    """CUDA takes the first cards; without a list, which those are is sure among equal ones only.
+
+    No card where that is not sure: nothing is then refused for memory.
+    """
+    count = said.tensor_parallel * said.pipeline_parallel * said.data_parallel
+    if cards is not None:
+        return cards[:count]
+    if len({card.total_bytes for card in found}) > 1:
+        return ()
+    return tuple(str(index) for index in range(count))
+
+
+def _share(said: EngineCommand) -> float:
+    """The share of a card that the engine wants for itself."""
+    told = said.gpu_memory_utilization
+    return _DEFAULT_SHARE if told is None else told

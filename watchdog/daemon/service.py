@@ -256,6 +256,8 @@ class Service:
         self._memory.keep(step)
 
     def _consider_exit(self, _: Event, step: Step) -> None:
+        if step.state.shutting_down:
+            self._gates.end()
         exits = self._config.policy.on_give_up is configuration.OnGiveUp.EXIT
         if exits and not step.state.shutting_down and _all_given_up(step.state):
             self._gave_up = True

@@ -11,19 +11,21 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchdog.nvidia.files import entries, head, text, under
+from watchdog.nvidia.files import entries, head, is_folder, real, text, under
+from watchdog.nvidia.versions import loaded_module
 
 _VENDOR = "0x10de"
 _CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers."""
 _NO_ANSWER = b"\xff\xff\xff\xff"
-_MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,9})\b", re.MULTILINE)
 _EXCLUDED = re.compile(r"^GPU Excluded:\s*Yes", re.MULTILINE)
-_CARD = re.compile(r"nvidia\d+")
+_CARD = re.compile(r"nvidia[0-9]{1,9}")
+_MAJOR = re.compile(r"[0-9]{1,9}")
 _CONTROL = "nvidiactl"
 _UVM = "nvidia-uvm"
 _MAKER = "/usr/bin/nvidia-modprobe"
@@ -44,22 +46,26 @@ class Card:
 def cards(root: str = "/") -> tuple[Card, ...] | None:
     """NVIDIA's display devices that the nvidia driver has taken; None without a PCI bus to see."""
     bus = under(root, "/sys/bus/pci/devices")
-    if not bus.is_dir():
+    if not is_folder(bus):
         return None
     return tuple(_card(device.name, root) for device in entries(bus) if _taken(device))
 
 
 def expected(root: str = "/") -> int | None:
-    """How many cards NVML should find here: taken by the driver, not excluded, with a node here.
+    """How many cards NVML should find here; None without a bus.
 
-    A container sees the whole bus and the nodes of its own cards only. None without a bus.
+    Those that the driver has taken, that are not excluded, that answer, and whose node is here
+    and may be opened: a container or a job sees the whole bus, and has its own cards only.
     """
     known = cards(root)
     if known is None:
         return None
-    digits = (node.name.removeprefix("nvidia") for node in _nodes(root))
-    minors = {int(minor) for minor in digits if minor.isdigit()}
-    return sum(card.minor in minors and not card.excluded for card in known)
+    majors, lost = _majors(root), fallen(root)
+    usable = (node for node in _nodes(root) if not _trouble(node, majors))
+    minors = {int(node.name.removeprefix("nvidia")) for node in usable if _is_card(node)}
+    return sum(
+        card.minor in minors and not card.excluded and card.bus_id not in lost for card in known
+    )
 
 
 def fallen(root: str = "/") -> tuple[str, ...]:
@@ -78,28 +84,43 @@ def fallen(root: str = "/") -> tuple[str, ...]:
 
 
 def node_troubles(root: str = "/") -> tuple[str, ...]:
-    """What keeps a process like this one from using the nodes, a line each.
+    """What keeps a process like this one from starting CUDA on any card, a line each.
 
-    A place without any node of NVIDIA is one without GPUs: nothing is missing there. Nor is what
-    CUDA makes for itself by ``nvidia-modprobe``, which hosts have and containers do not.
+    Without a module there is no driver, and left-over nodes are nobody's; without a card's node
+    nothing is missing. One card that may not be opened is another's: only all of them are trouble.
+    Nodes that are missing or have an old major are made anew for CUDA by ``nvidia-modprobe``, which
+    hosts have and containers do not.
     """
     nodes = _nodes(root)
-    if not nodes:
+    if not nodes or not loaded_module(root):
         return ()
-    majors = _majors(root)
-    names = {node.name for node in nodes}
-    made = under(root, _MAKER).exists()
-    absent = [f"/dev/{name} is missing" for name in (_CONTROL, _UVM) if name not in names]
-    checked = [node for node in nodes if not (made and node.name == _UVM and _UVM not in majors)]
-    found = (words for node in checked if (words := _trouble(node, majors)))
-    return (*(() if made else absent), *found)
+    made = os.path.lexists(under(root, _MAKER))
+    majors = {} if made else _majors(root)
+    own = [node for node in nodes if _is_card(node)]
+    shared = [node for node in nodes if not _is_card(node)]
+    found = [words for node in shared if (words := _trouble(node, majors))]
+    refused = [words for node in own if (words := _trouble(node, majors))]
+    missing = () if made or not own else _missing({node.name for node in shared}, majors)
+    return (*missing, *found, *(refused if len(refused) == len(own) else ()))
+
+
+def _missing(present: Iterable[str], majors: dict[str, set[int]]) -> Iterator[str]:
+    """It is not sure that uvm is missed while its module is not loaded: root's CUDA loads it."""
+    if _CONTROL not in present:
+        yield f"/dev/{_CONTROL} is missing"
+    if _UVM not in present and _UVM in majors:
+        yield f"/dev/{_UVM} is missing"
+
+
+def _is_card(node: Path) -> bool:
+    return bool(_CARD.fullmatch(node.name))
 
 
 def _taken(device: Path) -> bool:
     return (
         text(device / "vendor") == _VENDOR
         and text(device / "class").startswith(_CLASSES)
-        and Path(os.path.realpath(device / "driver")).name == "nvidia"
+        and real(device / "driver").name == "nvidia"
     )
 
 
@@ -113,7 +134,7 @@ def _nodes(root: str) -> tuple[Path, ...]:
     return tuple(
         node
         for node in entries(under(root, "/dev"))
-        if node.name in (_CONTROL, _UVM) or _CARD.fullmatch(node.name)
+        if node.name in (_CONTROL, _UVM) or _is_card(node)
     )
 
 
@@ -122,7 +143,7 @@ def _majors(root: str) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for line in _character_devices(text(under(root, "/proc/devices"))):
         number, _, name = line.strip().partition(" ")
-        if number.isdigit():
+        if _MAJOR.fullmatch(number):
             found.setdefault(name, set()).add(int(number))
     return found
 
@@ -132,17 +153,16 @@ def _character_devices(listing: str) -> Iterator[str]:
 
 
 def _trouble(node: Path, majors: dict[str, set[int]]) -> str:
+    """Why it cannot be opened; "" when it can, or when /proc/devices does not list its driver."""
     path = f"/dev/{node.name}"
     try:
         found = node.stat()
     except OSError as error:
-        return f"cannot look at {path}: {error.strerror}"
+        return f"{path} cannot be looked at: {error.strerror}"
     if not stat.S_ISCHR(found.st_mode):
         return f"{path} is no device"
     major, right = os.major(found.st_rdev), _right(node.name, majors)
-    if majors and not right:
-        return f"{path} has no driver behind it"
-    if majors and major not in right:
+    if right and major not in right:
         return f"{path} has major {major}, and the driver has {_listed(right)}"
     return _denied(node, found, path)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from watchdog.core.model import Cause
 from watchdog.nvidia import engine_cuda, versions
+from watchdog.nvidia.files import shown
 from watchdog.nvidia.floors import Fit, judge, numbers
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -50,19 +51,20 @@ def mismatch(environment: Mapping[str, str], root: str = "/") -> str:
     """Why a new CUDA process of this environment would be refused, one sentence; "" if unknown.
 
     The library must be the module's own, or a cuda-compat that is newer; anything else is error
-    803 of CUDA, "unsupported display driver / cuda driver combination".
+    803 of CUDA, "unsupported display driver / cuda driver combination". A newer one that only the
+    environment leads to is taken for a cuda-compat, whatever its directory is called.
     """
     driver = versions.loaded_module(root)
     found = versions.library(versions.CUDA, environment, root)
     library = versions.library_version(versions.CUDA, environment, root)
-    if not driver or not library or library == driver:
+    if not numbers(driver) or not numbers(library) or numbers(library) == numbers(driver):
         return ""
-    compat = versions.is_compat(found)
-    if compat and numbers(library) > numbers(driver):
+    if numbers(library) > numbers(driver) and not versions.is_systems(found, root):
         return ""
-    sentence = f"driver {driver} is loaded, and libcuda is of {library} ({found})"
+    sentence = shown(f"driver {driver} is loaded, and libcuda is of {library} ({found})")
+    compat = versions.is_compat(found, root)
     sources = versions.compat_sources(environment, root) if compat else ()
-    return f"{sentence}, by way of {', '.join(sources)}" if sources else sentence
+    return f"{sentence}, by way of {shown(', '.join(sources))}" if sources else sentence
 
 
 def obstacle(

@@ -7,12 +7,11 @@ The library is looked for as the dynamic loader does: LD_LIBRARY_PATH, then the 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from watchdog.nvidia.files import head, text, under
+from watchdog.nvidia.files import head, is_file, matching, real, text, under
 
 NVML = "libnvidia-ml.so.1"
 CUDA = "libcuda.so.1"
@@ -20,6 +19,7 @@ CUDA = "libcuda.so.1"
 _MODULE = re.compile(r"\bModule\b.*?\b(\d+(?:\.\d+)+)")
 _SUFFIX = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 _BUILT_IN = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
+_COMPAT_CONF = "00-compat-*.conf"
 _COMPAT_HOME = "/usr/local/cuda/compat"
 _TRUE = ("1", "true")
 _MAPS_LIMIT = 1 << 24
@@ -45,23 +45,41 @@ def loaded_module(root: str = "/") -> str:
 def user_library(environment: Mapping[str, str], root: str = "/") -> str:
     """The version of the user library that a process of this environment gets; "" when unknown.
 
-    NVML's, as no cuda-compat replaces that one; else libcuda's, unless a cuda-compat does.
+    NVML's, as no cuda-compat replaces that one; else libcuda's where it is the system's own.
     """
     version = library_version(NVML, environment, root)
-    if version or is_compat(library(CUDA, environment, root)):
+    if version or not is_systems(library(CUDA, environment, root), root):
         return version
     return library_version(CUDA, environment, root)
 
 
-def is_compat(path: Path | None) -> bool:
-    """Whether the library is of a cuda-compat package: they keep to directories of that name."""
-    return path is not None and any("compat" in part for part in path.parent.parts)
+def is_compat(path: Path | None, root: str = "/") -> bool:
+    """Whether the library is of a cuda-compat package.
+
+    They keep to directories of that name, which a link may hide, or are configured by a file of it.
+    """
+    if path is None:
+        return False
+    places = {path.parent, real(path).parent}
+    named = (part for place in places for part in _inside(place, root).parts)
+    return any("compat" in part for part in named) or not places.isdisjoint(_of_compat_conf(root))
+
+
+def is_systems(path: Path | None, root: str = "/") -> bool:
+    """Whether the library is the system's own: in a directory of the loader's, and no cuda-compat.
+
+    What only an environment leads to may be a cuda-compat under another name.
+    """
+    if path is None or is_compat(path, root):
+        return False
+    own = {real(under(root, folder)) for folder in _systems(root)}
+    return real(path.parent) in own
 
 
 def library_version(name: str, environment: Mapping[str, str], root: str = "/") -> str:
     """The version in the real name of library ``name``; "" without one."""
     found = library(name, environment, root)
-    version = _SUFFIX.search(os.path.realpath(found)) if found else None
+    version = _SUFFIX.search(real(found).name) if found else None
     return version[1] if version else ""
 
 
@@ -69,7 +87,7 @@ def library(name: str, environment: Mapping[str, str], root: str = "/") -> Path 
     """The file that the loader would take for library ``name``; None when it finds none."""
     for folder in search_path(environment, root):
         found = under(root, f"{folder}/{name}")
-        if found.is_file() and _loads(found):
+        if is_file(found) and _loads(found):
             return found
     return None
 
@@ -84,8 +102,7 @@ def search_path(environment: Mapping[str, str], root: str = "/") -> Iterator[str
     for folder in re.split("[:;]", environment.get("LD_LIBRARY_PATH", "")):
         if folder.startswith("/"):
             yield folder
-    yield from _configured(under(root, "/etc/ld.so.conf"), root, 0)
-    yield from _BUILT_IN
+    yield from _systems(root)
 
 
 def compat_sources(environment: Mapping[str, str], root: str = "/") -> tuple[str, ...]:
@@ -95,8 +112,7 @@ def compat_sources(environment: Mapping[str, str], root: str = "/") -> tuple[str
     """
     given = environment.get("LD_LIBRARY_PATH", "").split(":")
     folders = tuple(folder for folder in given if "compat" in folder)
-    conf = sorted(under(root, "/etc/ld.so.conf.d").glob("00-compat-*.conf"))
-    return folders + tuple(f"/etc/ld.so.conf.d/{path.name}" for path in conf)
+    return folders + tuple(f"/etc/ld.so.conf.d/{path.name}" for path in _compat_conf(root))
 
 
 def stale_libraries(pids: Iterable[int], root: str = "/") -> tuple[str, ...] | None:
@@ -109,6 +125,31 @@ def stale_libraries(pids: Iterable[int], root: str = "/") -> tuple[str, ...] | N
     if not any(maps):
         return None
     return tuple(sorted({name.decode(errors="replace") for m in maps for name in _GONE.findall(m)}))
+
+
+def _systems(root: str) -> Iterator[str]:
+    """The loader's directories for every process."""
+    yield from _configured(under(root, "/etc/ld.so.conf"), root, 0)
+    yield from _BUILT_IN
+
+
+def _compat_conf(root: str) -> tuple[Path, ...]:
+    return matching(under(root, "/etc/ld.so.conf.d"), _COMPAT_CONF)
+
+
+def _of_compat_conf(root: str) -> set[Path]:
+    """The directories that those files add."""
+    return {
+        under(root, folder) for file in _compat_conf(root) for folder in _configured(file, root, 0)
+    }
+
+
+def _inside(path: Path, root: str) -> Path:
+    """The path as seen from the root: the names above it say nothing."""
+    for top in (Path(root), real(Path(root))):
+        if path.is_relative_to(top):
+            return path.relative_to(top)
+    return path
 
 
 def _configured(file: Path, root: str, depth: int) -> Iterator[str]:
@@ -125,7 +166,7 @@ def _configured(file: Path, root: str, depth: int) -> Iterator[str]:
 
 def _included(pattern: str, file: Path, root: str, depth: int) -> Iterator[str]:
     where = under(root, pattern) if pattern.startswith("/") else file.parent / pattern
-    for included in sorted(where.parent.glob(where.name)):
+    for included in matching(where.parent, where.name):
         yield from _configured(included, root, depth + 1)
 
 
