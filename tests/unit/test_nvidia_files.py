@@ -206,7 +206,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     """FACT: a writer that waits for a reader of the pipe goes on waiting."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    holder = os.open(pipe, os.O_RDWR)
+    holder = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
         os.write(holder, b"for another")
         assert files.head(pipe) == b""
