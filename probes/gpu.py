@@ -175,8 +175,8 @@ def _card(card: dict[str, Any], answer: dict[str, Any]) -> Iterator[Sampled | Un
     yield Sampled(subject, _STATE.name, _state(errors), labels)
     yield from _measured(card, subject, labels)
     yield from _reasons(card, subject, labels)
-    if "name" in card and "" not in errors:
-        words = (card["name"], answer.get("driver"), answer.get("cuda"))
+    if "" not in errors:
+        words = (card.get("name"), answer.get("driver"), answer.get("cuda"))
         for spec, word in zip(_WORDS, words, strict=True):
             if isinstance(word, str):
                 yield Sampled(subject, spec.name, word, labels)

@@ -123,10 +123,14 @@ def _performance(card: Card, values: Values) -> None:
 
 
 def _reasons(card: Card, values: Values) -> None:
-    """The raw mask, and which of its bits this card can set."""
+    """The raw mask of what holds the clocks down."""
     values["reasons"] = card.first(
         ("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",)
     )
+
+
+def _reasons_supported(card: Card, values: Values) -> None:
+    """Which bits of that mask this card can set."""
     values["reasons_supported"] = _KNOWN_REASONS
     with contextlib.suppress(AbsentError):
         values["reasons_supported"] = card.first(
@@ -279,6 +283,9 @@ LOOKS = (
     Look("ECC", 10, _ecc),
     Look("PCIe replays", 10, _replays),
     Look("temperature margin", 10, _margin),
+    Look("power limit", 10, _power_limit),
+    Look("remapped rows", 10, _rows),
+    Look("PCIe link", 10, _link),
     Look("energy", 30, _energy),
     Look("fabric", 30, _fabric),
     Look("NVLink", 30, _links),
@@ -287,19 +294,18 @@ LOOKS = (
     Look("memory limit", 3600, _threshold("memory_temperature_limit_celsius", _MEMORY_MAX)),
     Look("slowdown margin", 3600, _slowdown_margin),
     Look("highest clock", 3600, _max_clock),
+    Look("reasons supported", 3600, _reasons_supported),
     Look("utilization", 0, _utilization),
     Look("memory", 0, memory),
     Look("temperature", 0, _temperature),
     Look("power", 0, _power),
-    Look("power limit", 0, _power_limit),
     Look("clock", 0, _clock),
     Look("memory clock", 0, _memory_clock),
     Look("performance state", 0, _performance),
     Look("reasons", 0, _reasons),
     Look("fields", 0, _fields),
-    Look("remapped rows", 0, _rows),
-    Look("PCIe link", 0, _link),
 )
 """Those that cost a driver's call of a millisecond come first and seldom (H200: energy 3.2 ms,
 highest clock 1.2, margin 0.8 to 6, throttle counters 0.7, the others 0.2 at most); the samples of
-the utilisation, 2.8 ms, have a period of their own."""
+the utilisation, 2.8 ms, have a period of their own. What hardly ever changes is not asked every
+second either, however cheap: a call costs this process as much as the driver."""
