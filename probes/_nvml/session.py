@@ -213,11 +213,16 @@ def _processes(card: Card, values: Values) -> None:
 
 
 def _due(card: Card, now: float) -> list[Look]:
-    """Everything cheap, what is late by a period or was never read, and the one longest due."""
-    late = [look for look in LOOKS if now >= card.due.get(look.name, -inf) + look.period]
-    due = (look for look in LOOKS if look not in late and now >= card.due[look.name])
-    one = min(due, key=lambda look: card.due[look.name], default=None)
-    return [look for look in LOOKS if look in late or look is one]
+    """Everything cheap, what is late by a period or was never read, and the longest due of more."""
+    found, longest = [], None
+    since = now
+    for look in LOOKS:
+        due = card.due.get(look.name, -inf)
+        if now >= due + look.period:
+            found.append(look)
+        elif since > due:
+            longest, since = look, due
+    return found if longest is None else [longest, *found]
 
 
 def _keep(card: Card, look: Look, values: Values, now: float, *, again: bool) -> None:
