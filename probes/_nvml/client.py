@@ -30,9 +30,10 @@ _NO_DRIVER = frozenset({9, 12})
 _ATTACH: Seconds = 20.0
 """How long the first answer may take, in all: without persistence mode every card is initialised
 first, which takes seconds a card, and a new worker would begin again. The next one has longer."""
-_LONGER = 3
-_LONGEST = 9
-"""How many times ``_ATTACH`` that may grow to: a slow box gets through in the end."""
+_LONGER = 2
+_LONGEST = 3
+"""How many times ``_ATTACH`` that may grow to: a slow box gets through in the end, and one whose
+driver has recovered meanwhile is not kept waiting for minutes."""
 _GRACE: Seconds = 0.5
 _MOST_HUNG = 2
 PREFIX = "cannot read any GPU: "
