@@ -151,7 +151,7 @@ def test_every_default_rule_has_its_page() -> None:
     names = [rule.name for rule in DEFAULT_RULES]
     assert len(set(names)) == len(names)
     runbooks = Path(__file__).parents[2] / "docs" / "runbooks"
-    assert all((runbooks / f"{rule.runbook}.md").is_file() for rule in DEFAULT_RULES)
+    assert all((runbooks / f"{rule.runbook or rule.name}.md").is_file() for rule in DEFAULT_RULES)
 
 
 def test_every_sample_that_a_default_rule_asks_for_is_declared() -> None:

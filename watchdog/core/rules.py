@@ -32,7 +32,7 @@ class Rule:
     """One rule. ``actions`` is a ladder: the next rung is for when the one before did not help.
 
     ``hold_for`` and ``clear_for`` are the configuration's ``for`` and ``clear_for``, in seconds.
-    ``holds`` names why restarts of the engines that the subject concerns are held while it fires;
+    ``runbook`` is the page for on-call, by default the one of the rule's name. ``holds`` names why restarts of the engines that the subject concerns are held while it fires;
     ``fault`` says that they cannot serve from it.
     """
 
@@ -90,7 +90,7 @@ def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Secon
             since=at,
             actions=rule.actions,
             evidence=_evidence(rule, view),
-            runbook=rule.runbook,
+            runbook=rule.runbook or rule.name,
             mode=rule.mode,
             holds=rule.holds,
             fault=rule.fault,

@@ -19,7 +19,6 @@ ENGINE_RULES = (
         severity=Severity.INFO,
         summary="the engine should run and has not been started",
         actions=("start_engine",),
-        runbook="engine-down",
     ),
     Rule(
         name="engine-unkillable",
@@ -27,7 +26,6 @@ ENGINE_RULES = (
         when=OneOf("process", ("unkillable",), ("stopping", "starting")),
         severity=Severity.CRITICAL,
         summary="processes of the engine survive SIGKILL; nothing is started on top of them",
-        runbook="engine-unkillable",
         evidence=("reason",),
     ),
     Rule(
@@ -37,7 +35,6 @@ ENGINE_RULES = (
         severity=Severity.CRITICAL,
         summary="the engine is dead: its processes are gone, or cannot serve any more",
         actions=("restart_engine",),
-        runbook="engine-dead",
         evidence=("verdict", "cause", "reason"),
     ),
     Rule(
@@ -47,7 +44,6 @@ ENGINE_RULES = (
         severity=Severity.CRITICAL,
         summary="the engine lives but generates no tokens",
         actions=("restart_engine",),
-        runbook="engine-stalled",
         evidence=("verdict", "cause", "reason"),
     ),
     Rule(
@@ -57,7 +53,6 @@ ENGINE_RULES = (
         severity=Severity.WARNING,
         summary="the driver's libraries in use were replaced on disk: the next start may fail",
         hold_for=10.0,
-        runbook="engine-driver-replaced",
         evidence=("driver.stale_library_names",),
     ),
     Rule(
@@ -67,7 +62,6 @@ ENGINE_RULES = (
         severity=Severity.WARNING,
         summary="the driver is older than what the engine's CUDA needs: a start would fail",
         hold_for=10.0,
-        runbook="engine-driver-too-old",
         evidence=("driver.misfit",),
         holds=HoldReason.BLOCKED,
     ),

@@ -79,7 +79,6 @@ _SLOWDOWN = (
         severity=Severity.WARNING,
         summary="the GPU slows itself down because it is too hot",
         clear_for=_SPAN,
-        runbook="gpu-thermal-slowdown",
         evidence=(
             f"gpu.throttle_seconds.hw_thermal increase {_SPAN:g}",
             f"gpu.throttle_seconds.sw_thermal increase {_SPAN:g}",
@@ -95,7 +94,6 @@ _SLOWDOWN = (
         severity=Severity.CRITICAL,
         summary="the GPU's hardware has slowed it down for more than a tenth of five minutes",
         clear_for=_SPAN,
-        runbook="gpu-thermal-critical",
         evidence=(
             f"gpu.throttle_seconds.hw_thermal increase {_SPAN:g}",
             "gpu.temperature_celsius",
@@ -110,7 +108,6 @@ _SLOWDOWN = (
         summary="heat or the power supply slow the GPU down, for longer than a moment",
         hold_for=30.0,
         clear_for=_SPAN,
-        runbook="gpu-slowdown-uncounted",
         evidence=(
             "gpu.throttled.hw_thermal",
             "gpu.throttled.hw_power_brake",
@@ -130,7 +127,6 @@ _SLOWDOWN = (
         summary="the GPU is hotter than it may run",
         hold_for=_MINUTES,
         clear_for=_SPAN,
-        runbook="gpu-hot",
         evidence=(
             "gpu.temperature_celsius",
             "gpu.temperature_limit_celsius",
@@ -145,7 +141,6 @@ _SLOWDOWN = (
         severity=Severity.CRITICAL,
         summary="the power supply makes the GPU brake",
         clear_for=_SPAN,
-        runbook="gpu-power-brake",
         evidence=(f"gpu.throttle_seconds.hw_power_brake increase {_SPAN:g}", "gpu.power_watts"),
     ),
     Rule(
@@ -168,7 +163,6 @@ _SLOWDOWN = (
         summary="the GPU runs far below its clock and names no reason: suspect a sensor",
         hold_for=_MINUTES,
         clear_for=_MINUTES,
-        runbook="gpu-unexplained-downclock",
         evidence=(
             "gpu.sm_clock_hertz",
             "gpu.sm_clock_max_hertz",
@@ -187,7 +181,6 @@ _MEMORY_CELLS = (
         when=Rose("gpu.ecc_uncorrected_errors", _DAY),
         severity=Severity.CRITICAL,
         summary="the GPU's memory had an error that ECC could not correct",
-        runbook="gpu-ecc-uncorrected",
         evidence=("gpu.ecc_uncorrected_errors", "gpu.remap_pending", "gpu.recovery_action"),
     ),
     Rule(
@@ -196,7 +189,6 @@ _MEMORY_CELLS = (
         when=OneOf("gpu.remap_pending", (True,)),
         severity=Severity.WARNING,
         summary="a row of the GPU's memory is remapped at its next reset",
-        runbook="gpu-remap-pending",
         evidence=("gpu.remapped_rows_uncorrected",),
     ),
     Rule(
@@ -205,7 +197,6 @@ _MEMORY_CELLS = (
         when=OneOf("gpu.remap_failed", (True,)),
         severity=Severity.CRITICAL,
         summary="a row of the GPU's memory could not be remapped: the card must be replaced",
-        runbook="gpu-remap-failed",
         evidence=("gpu.remapped_rows_uncorrected",),
     ),
 )
@@ -219,7 +210,6 @@ _LINKS = (
         summary="the GPU has lost PCIe lanes that it had",
         hold_for=_MINUTES,
         clear_for=_MINUTES,
-        runbook="gpu-pcie-degraded",
         evidence=("gpu.pcie_link_width", "gpu.pcie_link_width_max"),
     ),
     Rule(
@@ -230,7 +220,6 @@ _LINKS = (
         summary="the GPU has fewer PCIe lanes than it could have",
         hold_for=_MINUTES,
         clear_for=_MINUTES,
-        runbook="gpu-pcie-narrow",
         evidence=("gpu.pcie_link_width", "gpu.pcie_link_width_max"),
     ),
     Rule(
@@ -241,7 +230,6 @@ _LINKS = (
         severity=Severity.WARNING,
         summary="the GPU's PCIe link repeats too many packets",
         clear_for=_SPAN,
-        runbook="gpu-pcie-replays",
         evidence=(f"gpu.pcie_replays increase {_SPAN:g}", "gpu.pcie_link_generation"),
     ),
     Rule(
@@ -252,7 +240,6 @@ _LINKS = (
         summary="the GPU has fewer active NVLinks than it had",
         hold_for=_MINUTES,
         clear_for=_MINUTES,
-        runbook="gpu-nvlink-down",
         evidence=("gpu.nvlinks_active",),
     ),
     Rule(
@@ -262,7 +249,6 @@ _LINKS = (
         severity=Severity.WARNING,
         summary="the NVSwitch fabric is not ready: CUDA programs fail to start (error 802)",
         hold_for=_MINUTES,
-        runbook="gpu-fabric-not-ready",
         evidence=("gpu.fabric_state",),
     ),
 )
@@ -275,7 +261,6 @@ _TENANTS = (
         severity=Severity.WARNING,
         summary="processes of an engine's earlier start hold GPU memory",
         hold_for=10.0,
-        runbook="gpu-orphan-memory",
         evidence=("gpu_processes.orphans", "gpu_processes.memory_bytes.orphan"),
     ),
     Rule(
@@ -288,7 +273,6 @@ _TENANTS = (
         summary="a process that is not ours holds memory on an engine's GPU",
         hold_for=30.0,
         clear_for=10.0,
-        runbook="gpu-foreign-memory",
         evidence=("gpu_processes.strangers", "gpu_processes.memory_bytes.foreign"),
     ),
     Rule(
@@ -299,7 +283,6 @@ _TENANTS = (
         summary="the driver does not tell how much memory every process holds",
         hold_for=_MINUTES,
         clear_for=_MINUTES,
-        runbook="gpu-memory-partly-known",
         evidence=("gpu_processes.processes",),
     ),
     Rule(
@@ -310,7 +293,6 @@ _TENANTS = (
         summary="the driver lists pids that no process can have; they are ignored",
         hold_for=_MINUTES,
         clear_for=_MINUTES,
-        runbook="gpu-invalid-pids",
         evidence=("gpu_processes.invalid_pids",),
     ),
     Rule(
@@ -321,7 +303,6 @@ _TENANTS = (
         summary="the GPU answers no question; what it does is not known",
         hold_for=30.0,
         clear_for=10.0,
-        runbook="gpu-unreadable",
         evidence=("gpu.state",),
     ),
 )

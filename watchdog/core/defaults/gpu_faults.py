@@ -27,7 +27,6 @@ _FAULTS = (
         severity=Severity.CRITICAL,
         summary="the GPU is off the bus: only a reboot brings it back, no restart can help",
         clear_for=_MOMENT,
-        runbook="gpu-lost",
         evidence=("gpu.state", "xid.last"),
         holds=HoldReason.INHIBITED,
         fault=True,
@@ -43,7 +42,6 @@ _FAULTS = (
         severity=Severity.CRITICAL,
         summary="the driver says that the GPU needs a reset or a reboot: no restart can help",
         clear_for=_MOMENT,
-        runbook="gpu-reset-needed",
         evidence=("gpu.state", "gpu.recovery_action", "xid.last"),
         holds=HoldReason.INHIBITED,
         fault=True,
@@ -55,7 +53,6 @@ _FAULTS = (
         when=Rose("xid.class_errors.reset", 30 * _MINUTES),
         severity=Severity.CRITICAL,
         summary="an Xid error of the class that needs a reset of the GPU",
-        runbook="gpu-xid-reset",
         evidence=("xid.last", "gpu.recovery_action"),
         holds=HoldReason.INHIBITED,
         fault=True,
@@ -69,7 +66,6 @@ _XIDS = (
         when=Rose("xid.class_errors.application", 10 * _MINUTES),
         severity=Severity.WARNING,
         summary="an Xid error that a process caused: it has lost its CUDA context",
-        runbook="gpu-xid-application",
         evidence=("xid.last",),
     ),
     Rule(
@@ -78,7 +74,6 @@ _XIDS = (
         when=Rose("xid.class_errors.application", 30 * _MINUTES, 2),
         severity=Severity.CRITICAL,
         summary="three Xid errors of processes within half an hour: suspect the GPU",
-        runbook="gpu-xid-repeated",
         evidence=("xid.last",),
     ),
     Rule(
@@ -87,7 +82,6 @@ _XIDS = (
         when=Rose("xid.class_errors.hardware", _HOUR),
         severity=Severity.WARNING,
         summary="an Xid error that needs somebody to look at the hardware or the driver",
-        runbook="gpu-xid-hardware",
         evidence=("xid.last",),
     ),
 )

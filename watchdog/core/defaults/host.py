@@ -21,7 +21,6 @@ HOST_RULES = (
         severity=Severity.CRITICAL,
         summary="the NVIDIA driver does not answer: nothing is known of the GPUs",
         clear_for=10.0,
-        runbook="driver-unresponsive",
         evidence=("driver.nvml", "driver.unresponsive_seconds"),
         holds=HoldReason.INHIBITED,
     ),
@@ -38,7 +37,6 @@ HOST_RULES = (
         summary="the driver's libraries and its kernel module differ: the next start would fail",
         hold_for=10.0,
         clear_for=30.0,
-        runbook="driver-mismatch",
         evidence=("driver.module_version", "driver.library_version", "driver.nvml"),
         holds=HoldReason.BLOCKED,
     ),
@@ -50,7 +48,6 @@ HOST_RULES = (
         summary="device nodes of the GPUs cannot be opened: the next start would fail",
         hold_for=10.0,
         clear_for=10.0,
-        runbook="gpu-access-lost",
         evidence=("driver.device_trouble",),
         holds=HoldReason.BLOCKED,
     ),
@@ -62,7 +59,6 @@ HOST_RULES = (
         summary="a GPU does not answer on the PCI bus: only a reboot brings it back",
         hold_for=10.0,
         clear_for=10.0,
-        runbook="gpu-fallen",
         evidence=("driver.fallen_cards",),
     ),
     Rule(
@@ -73,7 +69,6 @@ HOST_RULES = (
         summary="the driver sees fewer GPUs than are in the machine",
         hold_for=30.0,
         clear_for=10.0,
-        runbook="gpu-missing",
         evidence=("driver.gpus_expected", "driver.gpus_found"),
     ),
     Rule(
@@ -84,7 +79,6 @@ HOST_RULES = (
         summary="NVML cannot be used: nothing is known of the GPUs",
         hold_for=30.0,
         clear_for=10.0,
-        runbook="gpus-unreadable",
         evidence=("driver.nvml",),
     ),
     Rule(
@@ -94,7 +88,6 @@ HOST_RULES = (
         severity=Severity.INFO,
         summary="there is no NVIDIA driver here, or it is not visible: no GPU is watched",
         hold_for=10.0,
-        runbook="driver-absent",
         evidence=("driver.nvml", "driver.gpus_expected"),
     ),
     Rule(
@@ -104,7 +97,6 @@ HOST_RULES = (
         severity=Severity.INFO,
         summary="the kernel log cannot be read: some Xid errors are not seen",
         hold_for=30.0,
-        runbook="xid-source-missing",
         evidence=("xid.source", "xid.source_trouble"),
     ),
 )
