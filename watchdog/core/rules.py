@@ -32,8 +32,9 @@ class Rule:
     """One rule. ``actions`` is a ladder: the next rung is for when the one before did not help.
 
     ``hold_for`` and ``clear_for`` are the configuration's ``for`` and ``clear_for``, in seconds.
-    ``runbook`` is the page for on-call, by default the one of the rule's name. ``holds`` names why restarts of the engines that the subject concerns are held while it fires;
-    ``fault`` says that they cannot serve from it.
+    ``runbook`` is the page for on-call, by default the one of the rule's name. ``holds`` names why
+    restarts of the engines that the subject concerns are held while it fires; ``fault`` says that
+    they cannot serve from it.
     """
 
     name: str
