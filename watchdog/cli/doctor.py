@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -15,7 +14,7 @@ from watchdog import registry
 from watchdog.cli.check import USAGE, load
 from watchdog.cli.client import fail, socket_path
 from watchdog.cli.root import common, examples
-from watchdog.cli.status import shown
+from watchdog.cli.words import UNKNOWN, gpu_line, shown
 from watchdog.config import ConfigError
 from watchdog.core.engine import firing
 from watchdog.core.model import HOST, Finding, Severity, Subject, SubjectKind, Value
@@ -27,8 +26,6 @@ from watchdog.web import bodies
 HEALTHY, WARNING, CRITICAL, BLIND = 0, 1, 2, 3
 _PATIENCE = 2.0
 """Seconds for a daemon to say which processes are its engines'; without it they are guessed."""
-_GIB = float(1 << 30)
-_UNKNOWN = "?"
 
 
 @click.command(
@@ -115,7 +112,7 @@ def render(seen: Look) -> str:
     lines = [line for finding in findings for line in _finding(finding, state)]
     if not findings:
         lines = ["no findings in what could be read" if seen.unread else "no findings", ""]
-    lines += [_card(card) for card in bodies.gpus(seen.snapshot)]
+    lines += [gpu_line(card) for card in bodies.gpus(seen.snapshot)]
     lines.append(_driver(_driver_values(state)))
     if seen.unread:
         lines += ["", "could not be read:", *_unread(seen.unread)]
@@ -135,7 +132,7 @@ def _finding(finding: Finding, state: State) -> Iterator[str]:
 def _words(subject: Subject, state: State) -> str:
     match subject.kind:
         case SubjectKind.GPU:
-            index = state.cards.get(subject, _UNKNOWN)
+            index = state.cards.get(subject, UNKNOWN)
             return f"GPU {index}" + (f" ({subject.name})" if "GPU-" in subject.name else "")
         case SubjectKind.HOST:
             return "this host"
@@ -147,26 +144,6 @@ def _told(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if isinstance(value, int | str) else f"{value:.12g}"
-
-
-def _card(card: Mapping[str, Any]) -> str:
-    """One line for a GPU; what is not known is a question mark."""
-    used, total = _of(card, "memory_used_bytes", _GIB), _of(card, "memory_total_bytes", _GIB)
-    parts = (
-        f"GPU {card['index']}",
-        str(card.get("name", card.get("state", _UNKNOWN))),
-        str(card["uuid"]) or "no uuid",
-        f"{_of(card, 'utilization_percent')} %",
-        f"{used}/{total} GiB",
-        f"{_of(card, 'temperature_celsius')} °C",
-        f"{_of(card, 'power_watts')} W",
-    )
-    return "  ".join(parts)
-
-
-def _of(card: Mapping[str, Any], name: str, unit: float = 1.0) -> str:
-    value = card.get(name)
-    return _UNKNOWN if value is None else f"{value / unit:.{0 if unit == 1.0 else 1}f}"
 
 
 def _driver_values(state: State) -> dict[str, Value]:
@@ -186,8 +163,8 @@ def _driver(values: Mapping[str, Value]) -> str:
     parts = [
         f"driver {module or 'not found'}",
         f"library {values.get('library_version') or 'not found'}",
-        f"CUDA up to {values.get('cuda_version', _UNKNOWN)}",
-        f"NVML {values.get('nvml', _UNKNOWN)}",
+        f"CUDA up to {values.get('cuda_version', UNKNOWN)}",
+        f"NVML {values.get('nvml', UNKNOWN)}",
     ]
     return "  ".join(parts)
 

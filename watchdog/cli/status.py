@@ -11,6 +11,7 @@ import click
 
 from watchdog.cli.client import request
 from watchdog.cli.root import common, examples
+from watchdog.cli.words import gpu_line, shown
 
 _WATCH_PERIOD = 2.0
 _SHOWN = 5
@@ -44,7 +45,7 @@ def render(found: dict[str, Any]) -> str:
             f"{engine['pid'] or '-':<8} {engine['starts']:<7} {engine['budget_remaining']:<7} {why}"
         )
     for gpu in found["gpus"]:
-        lines.append(f"gpu {gpu['index']}: {gpu.get('utilization_percent', '?')} % {gpu['uuid']}")
+        lines.append(gpu_line(gpu))
     lines += ["", "FINDINGS" if found["findings"] else "no findings"]
     for finding in found["findings"]:
         lines.append(f"  {finding['severity']:<9} {finding['rule']} on {finding['subject']}")
@@ -52,8 +53,3 @@ def render(found: dict[str, Any]) -> str:
         end = incident["outcome"] or "open"
         lines.append(f"{incident['id']}  {incident['opened']}  {incident['rule']}  {end}")
     return "\n".join(shown(line) for line in lines)
-
-
-def shown(line: str) -> str:
-    """``line`` with control characters shown, not obeyed."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
