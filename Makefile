@@ -41,6 +41,10 @@ test-vllm: $(STAMP) ## Run tests/e2e on the real vLLM, CPU build (3 minutes and 
 	    VLLM_WATCHDOG_TEST_MODEL="$$vllm/tiny-model" \
 	    $(PYTEST) tests/e2e -m vllm $(PYTEST_ARGS)
 
+.PHONY: test-gpu
+test-gpu: $(STAMP) ## Run what needs a real NVIDIA GPU: it causes an Xid 31, and changes no setting
+	$(PYTEST) -s -v tests/gpu tests/contract/test_nvml.py -m gpu $(PYTEST_ARGS)
+
 .PHONY: lint
 lint: $(STAMP) ## Check style, format, types and layers
 	$(BIN)/ruff check
