@@ -90,11 +90,11 @@ class XidProbe:
         self._client = client
         self._clock = around.clock
         self._host_pids = around.pid_namespace() == FIRST_PID_NAMESPACE
+        self._cards = Cards(around.gpus, whole=self._host_pids)
         self._log = KernelLog(settings.kmsg)
         self._lines = XidLines()
         self._told_lost = 0
         self._classes = Classes(changes(settings.classes))
-        self._cards = Cards(around.gpus)
         self._once = Once()
         self._nameless = False
         self._shown: set[Subject] = set()

@@ -56,11 +56,13 @@ class Card:
 class Cards:
     """All cards that were ever named: one that NVML no longer lists is still what it was.
 
-    ``root`` is the driver's directory of cards; it is looked at only while NVML named none.
+    ``root`` is the driver's directory of cards; it is looked at only for what NVML did not name.
+    ``whole`` says that the machine is ours, and not a container's share of it.
     """
 
-    def __init__(self, root: str = ROOT) -> None:
+    def __init__(self, root: str = ROOT, *, whole: bool = False) -> None:
         self._root = Path(root)
+        self._whole = whole
         self._told: dict[str, Card] = {}
         self._happened: dict[str, str] = {}
         self._read: dict[str, Card] = {}
@@ -89,9 +91,12 @@ class Cards:
     def elsewhere(self, bus_id: str) -> bool:
         """Whether what happens there is another's: the log is the host's, the cards are ours.
 
+        In a container, that is; of a whole machine a card that NVML cannot start is its own too.
         Only an event of NVML can be without a place, and NVML speaks of nobody else's cards.
         """
-        return bool(bus_id) and self.told and not self.here(bus_id)
+        if not bus_id or not self.told or self.here(bus_id):
+            return False
+        return not (self._whole and bus_id in self._places())
 
     def known(self) -> tuple[Card, ...]:
         """Every card, by bus id."""

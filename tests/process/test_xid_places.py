@@ -181,3 +181,17 @@ def test_cards_of_the_drivers_files(tmp_path: Path) -> None:
         found = at.read()
         assert classes(found, *known) == {"application": 1}
         assert subjects(found) == {"engine/main", "gpu/GPU-00ab", "gpu/GPU-1"}
+
+
+@pytest.mark.parametrize(("namespace", "counts"), [(ELSEWHERE, False), (FIRST_PID_NAMESPACE, True)])
+def test_a_card_that_never_came_up(namespace: str, counts: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """FACT: of a whole machine the driver's files name a card that NVML does not: ours too."""
+    information(tmp_path, "0000:00:09.0", "GPU-00cd", "2")
+    with desk(Told(), namespace=namespace, gpus=str(tmp_path)) as at:
+        at.read()
+        at.says("NVRM: Xid (PCI:0000:00:09): 95, pid=1, name=x, Uncontained")
+        at.read()
+        found = at.read()
+        known = ("gpu/GPU-00cd", "class_errors", "2", "GPU-00cd")
+        assert ("gpu/GPU-00cd" in subjects(found)) is counts
+        assert not counts or classes(found, *known) == {"reset": 1}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.box import card, cards, driver, gpu, lost, xids
-from tests.support.core import NAME, Story, serving
+from tests.support.box import card, cards, driver, gpu, holders, lost, xids
+from tests.support.core import GENERATION, NAME, Story, http, metrics, process, serving
 from watchdog.core import cards as own_cards
 from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import firing
 from watchdog.core.model import (
     Cause,
+    EngineSpawned,
     HoldReason,
     Mode,
     Reading,
@@ -186,3 +187,56 @@ def test_slowdown_is_told_where_the_driver_does_not_count_it() -> None:
         kept = tuple(s for s in seen.samples if s.sample != "throttle_seconds")
         story.read(replace(seen, samples=kept))
     assert fired(story) == {"gpu-slowdown-uncounted"}
+
+
+def adopted(*gpus: str) -> Story:
+    """An engine that an earlier watchdog started, and that serves; ``gpus`` as configured."""
+    settings = EngineSettings(NAME, gpus=gpus or None)
+    story = Story(State({NAME: EngineState(settings)}))
+    story.take(EngineSpawned(0.0, NAME, GENERATION, 1, Cause.UNKNOWN, adopted=True, ready=True))
+    return story.read(process(0.5), metrics(0.5, 1.0), http(0.6, canary="ok", status=200))
+
+
+def seen_on_card_1(at: float) -> Reading:
+    """The engine's memory on card 1; nothing is listed of a lost card."""
+    seen = holders(at, {NAME: (1,)})
+    return replace(seen, samples=tuple(s for s in seen.samples if s.subject == card(1)))
+
+
+def test_a_card_that_was_lost_before_an_adoption_holds_restarts() -> None:
+    """FACT (G7, W1): it lists no process and has no name: it may be the engine's all the same."""
+    for gpus in ((), ("0", "1"), ("GPU-00000000", "GPU-00000001")):
+        story = adopted(*gpus)
+        both = (*nameless(1.0, "lost").samples, *cards(1.0, {1: {}}).samples)
+        story.read(Reading("gpu", 1.0, 0.0, both), seen_on_card_1(1.0))
+        assert fired(story) == {"gpu-lost"}
+        story.exited(2.0)
+        assert [decision.hold for decision in story.decisions] == [HoldReason.INHIBITED], gpus
+
+
+def test_a_nameless_card_is_no_matter_of_an_engine_that_was_started_without_it() -> None:
+    """FACT (G7): started while card 0 was lost already, and seen on card 1: that is its card."""
+    story = serving()
+    both = (*nameless(1.0, "lost").samples, *cards(1.0, {1: {}}).samples)
+    story.read(Reading("gpu", 1.0, 0.0, both), seen_on_card_1(1.0))
+    story.exited(2.0)
+    assert len(story.acts) == 1
+
+
+def test_a_card_stays_who_it_is_when_nobody_can_ask_it_any_more() -> None:
+    """FACT (G7): a new NVML worker knows of a lost card its index only; it is who it was there."""
+    story = serving().read(gpu(0.0), holders(0.0, {NAME: (0,)}), lost(1.0))
+    for at in range(2, 8000, 100):
+        story.read(nameless(float(at), "lost"))
+    assert story.engine.verdict is Verdict.GPU_FAULT
+    assert own_cards.hold(story.state, story.engine) is not None
+    assert set(story.state.cards) == {card()}
+
+
+def test_a_place_beside_the_only_card_makes_no_guess_of_it() -> None:
+    """FACT (G7): one card, lost before it had a name, and an Xid under its place: a gpu_fault."""
+    place = Subject(SubjectKind.GPU, "pci-0000:00:06.0")
+    labels = (("gpu", ""), ("uuid", place.name), ("class", "application"))
+    story = serving().read(nameless(1.0, "lost"))
+    story.read(Reading("xid", 2.0, 0.0, (Sampled(place, "class_errors", 1, labels),)))
+    assert story.engine.verdict is Verdict.GPU_FAULT

@@ -236,3 +236,14 @@ def test_deleted_libraries_of_nvidia_are_told_from_all_others(tmp_path: Path) ->
     put(tmp_path, "proc/10/maps", "7f-8f r-xp 0 08:01 1 /lib/libcuda.so.580.65.06\n")
     assert versions.stale_libraries((10,), root) == ()
     assert versions.stale_libraries((9,), root) is None
+
+
+def test_a_newer_driver_in_the_environments_path_is_no_compat(machine: Path) -> None:
+    """FACT (G12): libcuda with NVML's library beside it is a whole driver, not a cuda-compat."""
+    loaded(machine, "580.65.06")
+    install(machine, "590.44.01", "opt/driver")
+    environment = {"LD_LIBRARY_PATH": "/opt/driver"}
+    assert "590.44.01" in mismatch(environment, str(machine))
+    for name in ("libnvidia-ml.so.1", "libnvidia-ml.so.590.44.01"):
+        (machine / "opt/driver" / name).unlink()
+    assert mismatch(environment, str(machine)) == ""

@@ -9,22 +9,25 @@ from watchdog.core.state import EngineState, State
 
 _PLACE = "pci-"
 """Of a card that nobody has named: it may well be another tenant's."""
+_UNNAMED = "index-"
+"""Of a card that NVML lists and that does not say who it is: it was lost before we came."""
 
 
 def own(state: State, engine: EngineState) -> frozenset[Subject]:
-    """The cards that the engine computes on, as well as that is known.
+    """The cards that the engine computes on, or may: what happens to them holds its restarts.
 
-    Where its processes were seen to hold memory is certain; next is what it is configured to use;
-    without either every card may be its.
+    Those that it is configured to use, and those on which its processes were seen to hold memory.
+    Without a word in the configuration it may be every card before its memory was seen; and of an
+    adopted engine a lost card without a name, which lists no process any more.
     """
     if not uses_gpus(state, engine):
         return frozenset()
-    if engine.cards:
-        return engine.cards
-    named = engine.settings.gpus
-    if named is None:
-        return frozenset(card for card in state.cards if not card.name.startswith(_PLACE))
-    return frozenset(card for card, index in state.cards.items() if _named(card, index, named))
+    if engine.settings.gpus is not None:
+        return engine.cards | _configured(state, engine.settings.gpus)
+    named = frozenset(card for card in state.cards if not card.name.startswith(_PLACE))
+    if not engine.cards:
+        return named
+    return engine.cards | _unnamed(state) if engine.adopted else engine.cards
 
 
 def uses_gpus(state: State, engine: EngineState) -> bool:
@@ -35,8 +38,21 @@ def uses_gpus(state: State, engine: EngineState) -> bool:
 
 def _sure(state: State, engine: EngineState) -> frozenset[Subject]:
     """The cards that are certainly its own: another's card must not take it out of service."""
-    guessed = not engine.cards and engine.settings.gpus is None and len(state.cards) > 1
-    return frozenset() if guessed else own(state, engine)
+    cards = own(state, engine)
+    if engine.settings.gpus is not None or len(cards) <= 1:
+        return cards
+    return engine.cards
+
+
+def _unnamed(state: State) -> frozenset[Subject]:
+    return frozenset(card for card in state.cards if card.name.startswith(_UNNAMED))
+
+
+def _configured(state: State, named: tuple[str, ...]) -> frozenset[Subject]:
+    """The cards that these words name; one that no card answers to may be one without a name."""
+    found = {card for card, index in state.cards.items() if _named(card, index, named)}
+    answered = all(any(_named(c, state.cards[c], (one,)) for c in found) for one in named)
+    return frozenset(found) if answered else frozenset(found) | _unnamed(state)
 
 
 def _named(card: Subject, index: str, named: tuple[str, ...]) -> bool:

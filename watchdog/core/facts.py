@@ -76,6 +76,7 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         started_at=began,
         ready_at=_ready_at(event),
         start_cause=event.cause,
+        adopted=event.adopted,
         vitals=vitals.begin(event.at),
         history=history,
         failed_at=None,

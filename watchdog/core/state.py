@@ -175,7 +175,8 @@ class EngineState:
     action, "" when there is none; ``charged`` says that it is on the
     restart account; ``pending`` is the operator's command that waits for its end.
     ``health`` is the verdict on the engine alone, ``verdict`` the one that counts its GPUs too.
-    ``cards`` are the GPUs on which its generation ``cards_of`` was seen. ``xids`` counts the Xid
+    ``adopted`` says that the present generation was started by an earlier watchdog. ``cards`` are
+    the GPUs on which its generation ``cards_of`` was seen. ``xids`` counts the Xid
     errors that are its own, those of applications and severe ones; ``xid`` describes the last.
     """
 
@@ -203,6 +204,7 @@ class EngineState:
     pending: Verb | None = None
     cards: frozenset[Subject] = frozenset()
     cards_of: str = ""
+    adopted: bool = False
     xids: tuple[int, int] = (0, 0)
     xid: str = ""
     xid_cause: Cause = Cause.XID

@@ -17,7 +17,8 @@ from watchdog.core.rules import Rule
 from watchdog.core.series import Series
 from watchdog.core.state import Parts, State
 
-_PLACES = ("index-", "pci-")
+_UNNAMED = "index-"
+_PLACES = (_UNNAMED, "pci-")
 _IDENTITY = {
     SubjectKind.GPU: frozenset({"gpu", "uuid"}),
     SubjectKind.ENGINE: frozenset({"engine"}),
@@ -90,7 +91,8 @@ def absorb(
     """``state`` with a reading of the box, and the subjects of which something new is known."""
     probe = reading.probe
     fresh: dict[Subject, dict[str, Value]] = {}
-    for sample in reading.samples:
+    samples = [_known_as(state, sample) for sample in reading.samples]
+    for sample in samples:
         fresh.setdefault(sample.subject, {})[name_of(probe, sample)] = sample.value
     series = {**state.series, **_grown(state, fresh, needed, reading.at)}
     touched = fresh.keys() | {subject for subject, parts in state.views.items() if probe in parts}
@@ -99,8 +101,17 @@ def absorb(
         part = fresh.get(subject, {})
         part |= _figures(series, subject, part, needed)
         views[subject] = {**views.get(subject, {}), probe: part}
-    known = _cards(state.cards, reading.samples)
+    known = _cards(state.cards, samples)
     return replace(state, views=views, series=series, cards=known), frozenset(touched)
+
+
+def _known_as(state: State, sample: Sampled) -> Sampled:
+    """A lost card does not say who it is to whoever asks first; at its index it is who it was."""
+    index = sample.subject.name.removeprefix(_UNNAMED)
+    if sample.subject.kind is not SubjectKind.GPU or index == sample.subject.name:
+        return sample
+    was = (card for card, at in state.cards.items() if at == index and card != sample.subject)
+    return replace(sample, subject=next(was, sample.subject))
 
 
 def _grown(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 from pathlib import Path
 
 from watchdog.command_line import EngineCommand, Form
@@ -182,14 +183,22 @@ def _first(
 ) -> tuple[str, ...]:
     """CUDA takes the first cards; without a list, which those are is sure among equal ones only.
 
-    No card where that is not sure: nothing is then refused for memory.
+    Where it is not, those with most room: what does not fit there fits nowhere.
     """
     count = said.tensor_parallel * said.pipeline_parallel * said.data_parallel
     if cards is not None:
         return cards[:count]
+    ordered = sorted(found, key=lambda card: card.index)
     if len({card.total_bytes for card in found}) > 1:
-        return ()
-    return tuple(str(index) for index in range(count))
+        ordered = sorted(found, key=_room, reverse=True)
+    return tuple(str(card.index) for card in ordered[:count])
+
+
+def _room(card: CardMemory) -> float:
+    """Free bytes; a card that does not tell may have any number of them."""
+    if card.total_bytes is None or card.used_bytes is None:
+        return inf
+    return card.total_bytes - card.used_bytes
 
 
 def _share(said: EngineCommand) -> float:

@@ -68,10 +68,13 @@ def is_compat(path: Path | None, root: str = "/") -> bool:
 def is_systems(path: Path | None, root: str = "/") -> bool:
     """Whether the library is the system's own: in a directory of the loader's, and no cuda-compat.
 
-    What only an environment leads to may be a cuda-compat under another name.
+    What only an environment leads to may be a cuda-compat under another name, unless the rest of
+    a driver lies beside it: no cuda-compat has NVML's library.
     """
     if path is None or is_compat(path, root):
         return False
+    if is_file(path.parent / NVML):
+        return True
     own = {real(under(root, folder)) for folder in _systems(root)}
     return real(path.parent) in own
 
