@@ -34,6 +34,9 @@ for = "1s"
 name = "gpu-lost"
 clear_for = "1s"
 [[rule]]
+name = "gpu-pcie-degraded"
+for = "1s"
+[[rule]]
 name = "gpu-unexplained-downclock"
 for = "1s"
 """
@@ -127,6 +130,17 @@ def test_thermal_slowdown_is_told_and_restarts_nobody(daemon: Daemon, nvml: Fake
     assert daemon.metric(throttled) == 1
     assert daemon.get("/healthz")[0] == 200
     assert not daemon.events("decision.act")[1:]
+
+
+def test_memory_cells_and_lanes_are_told(daemon: Daemon, nvml: FakeNvml) -> None:
+    """FACT (G15): an uncorrected error, a row that could not be remapped, lanes that are lost."""
+    until(lambda: daemon.metric("nvidia_gpu_ecc_uncorrected_errors_total") is not None)
+    until(lambda: daemon.metric("nvidia_gpu_pcie_link_width{") == 32)
+    nvml.set({"0.ecc_uncorrected": 3, "0.remapped_rows": "0 1 0 1", "0.pcie_width": 8})
+    for rule in ("gpu-ecc-uncorrected", "gpu-remap-failed", "gpu-pcie-degraded"):
+        until(lambda rule=rule: fires(daemon, rule), READY)  # type: ignore[misc]
+    assert daemon.get("/healthz")[0] == 200
+    assert len(daemon.events("engine.started")) == 1
 
 
 def test_a_version_mismatch_spares_a_serving_engine(daemon: Daemon, nvml: FakeNvml) -> None:
