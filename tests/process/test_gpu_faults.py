@@ -72,7 +72,7 @@ def daemon(tmp_path: Path, nvml: FakeNvml) -> Iterator[Daemon]:
     """A daemon with a ready engine, that has read the cards."""
     with watching(tmp_path, nvml, QUICK) as started:
         started.wait_ready(READY)
-        until(lambda: len(started.status()["gpus"]) == 2)
+        until(lambda: len(started.status()["gpus"]) == 2, READY)
         yield started
 
 
@@ -85,14 +85,14 @@ def test_a_lost_card_is_a_gpu_fault_and_no_restart(daemon: Daemon, nvml: FakeNvm
     """FACT (G7): /healthz 503 with the reason, the other card's series, and the same engine."""
     before = daemon.engine()["generation"]
     nvml.set({"0.lost": LOST})
-    until(lambda: daemon.verdict() == "gpu_fault")
+    until(lambda: daemon.verdict() == "gpu_fault", READY)
     code, body = daemon.get("/healthz")
     assert code == 503
     assert "GPU 0" in json.loads(body)["engines"]["main"]["reasons"][0]
     assert daemon.metric('nvidia_gpu_power_watts{gpu="0"') is None
     assert daemon.metric('nvidia_gpu_power_watts{gpu="1"')
     nvml.heal()
-    until(lambda: daemon.get("/healthz")[0] == 200)
+    until(lambda: daemon.get("/healthz")[0] == 200, READY)
     assert daemon.engine()["generation"] == before
     assert len(daemon.events("engine.started")) == 1
 
@@ -100,7 +100,7 @@ def test_a_lost_card_is_a_gpu_fault_and_no_restart(daemon: Daemon, nvml: FakeNvm
 def test_a_crash_on_a_lost_card_waits_for_it(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT (G7): the restart is held as inhibited, costs nothing, and comes with the card."""
     nvml.set({"0.lost": LOST})
-    until(lambda: daemon.verdict() == "gpu_fault")
+    until(lambda: daemon.verdict() == "gpu_fault", READY)
     before = daemon.engine()
     os.kill(before["pid"], signal.SIGKILL)
     held = daemon.wait_event("decision.hold")
@@ -115,7 +115,7 @@ def test_a_crash_on_a_lost_card_waits_for_it(daemon: Daemon, nvml: FakeNvml) -> 
 def test_a_lost_card_of_somebody_else_changes_nothing(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT: /healthz counts the engine's own cards only."""
     nvml.set({"1.lost": LOST})
-    until(lambda: fires(daemon, "gpu-lost"))
+    until(lambda: fires(daemon, "gpu-lost"), READY)
     assert daemon.get("/healthz")[0] == 200
     incident = daemon.wait_event("incident.opened")
     assert (incident["rule"], incident["engine"]) == ("gpu-lost", "")
@@ -123,9 +123,9 @@ def test_a_lost_card_of_somebody_else_changes_nothing(daemon: Daemon, nvml: Fake
 
 def test_thermal_slowdown_is_told_and_restarts_nobody(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT (G4): a minute of slowdown on the card's own counter is a finding; it serves on."""
-    until(lambda: daemon.metric("nvidia_gpu_throttle_seconds_total") is not None)
+    until(lambda: daemon.metric("nvidia_gpu_throttle_seconds_total") is not None, READY)
     nvml.set({"0.field.270": "0 3 60000000000", "0.reasons": 0x48})
-    until(lambda: fires(daemon, "gpu-thermal-critical"))
+    until(lambda: fires(daemon, "gpu-thermal-critical"), READY)
     throttled = 'nvidia_gpu_throttled{gpu="0",reason="hw_thermal"'
     assert daemon.metric(throttled) == 1
     assert daemon.get("/healthz")[0] == 200
@@ -134,8 +134,8 @@ def test_thermal_slowdown_is_told_and_restarts_nobody(daemon: Daemon, nvml: Fake
 
 def test_memory_cells_and_lanes_are_told(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT (G15): an uncorrected error, a row that could not be remapped, lanes that are lost."""
-    until(lambda: daemon.metric("nvidia_gpu_ecc_uncorrected_errors_total") is not None)
-    until(lambda: daemon.metric("nvidia_gpu_pcie_link_width{") == 32)
+    until(lambda: daemon.metric("nvidia_gpu_ecc_uncorrected_errors_total") is not None, READY)
+    until(lambda: daemon.metric("nvidia_gpu_pcie_link_width{") == 32, READY)
     nvml.set({"0.ecc_uncorrected": 3, "0.remapped_rows": "0 1 0 1", "0.pcie_width": 8})
     for rule in ("gpu-ecc-uncorrected", "gpu-remap-failed", "gpu-pcie-degraded"):
         until(lambda rule=rule: fires(daemon, rule), READY)  # type: ignore[misc]
@@ -200,7 +200,7 @@ def test_a_restart_waits_for_memory_that_comes_late(daemon: Daemon, nvml: FakeNv
     nvml.set({"0.memory_used": 80 * GIB})
     os.kill(daemon.engine()["pid"], signal.SIGKILL)
     daemon.wait_event("decision.act", wanted=lambda e: e["action"] == "restart_engine")
-    until(lambda: daemon.engine()["state"] == "stopping" and not daemon.survivors())
+    until(lambda: daemon.engine()["state"] == "stopping" and not daemon.survivors(), READY)
     assert len(daemon.events("engine.started")) == 1
     nvml.set({"0.memory_used": 0})
     daemon.wait_event("engine.started", wanted=lambda e: e["starts"] == 2)
@@ -211,7 +211,7 @@ def test_an_orphan_of_an_earlier_start_is_ended_first(tmp_path: Path, nvml: Fake
     """FACT (G3): a new watchdog ends what holds the card, by identity, and then starts."""
     with watching(tmp_path, nvml) as first:
         first.wait_ready(READY)
-        until(lambda: len(first.engine()["pids"]) > 1)
+        until(lambda: len(first.engine()["pids"]) > 1, READY)
         before = first.engine()
         first.process.kill()
         first.process.wait()
@@ -223,7 +223,7 @@ def test_an_orphan_of_an_earlier_start_is_ended_first(tmp_path: Path, nvml: Fake
         with running(
             first.state_dir, command, first.engine_port, environment=nvml.environment
         ) as second:
-            until(lambda: not [pid for pid in orphans if alive(pid)])
+            until(lambda: not [pid for pid in orphans if alive(pid)], READY)
             nvml.set({"0.memory_used": 0, "0.process": None})
             second.wait_ready(READY)
 
@@ -254,8 +254,8 @@ def listening(folder: Path, nvml: FakeNvml, kernel: Kernel) -> Iterator[Daemon]:
     """A ready daemon that reads the log."""
     with watching(folder, nvml, f'{QUICK}[probes.xid]\nkmsg = "{kernel.path}"\n') as daemon:
         daemon.wait_ready(READY)
-        until(lambda: len(daemon.engine()["pids"]) > 1)
-        until(lambda: daemon.metric("vllm_watchdog_xid_class_errors_total") is not None)
+        until(lambda: len(daemon.engine()["pids"]) > 1, READY)
+        until(lambda: daemon.metric("vllm_watchdog_xid_class_errors_total") is not None, READY)
         yield daemon
 
 
@@ -267,7 +267,7 @@ def test_an_xid_of_a_process_is_counted_and_explains_its_death(
         core = next(pid for pid in daemon.engine()["pids"] if "EngineCore" in cmdline(pid))
         kernel.says(f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 31, pid={core}, name=core, MMU Fault")
         counted = 'nvidia_gpu_xid_errors_total{gpu="0"'
-        until(lambda: daemon.metric(counted) == 1)
+        until(lambda: daemon.metric(counted) == 1, READY)
         assert fires(daemon, "gpu-xid-application")
         assert daemon.get("/healthz")[0] == 200
         assert len(daemon.events("engine.started")) == 1
@@ -285,7 +285,7 @@ def test_an_xid_that_needs_a_reset_holds_restarts(
     with listening(tmp_path, nvml, kernel) as daemon:
         for _ in range(5):
             kernel.says(f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 95, pid=1, name=x, Uncontained")
-        until(lambda: daemon.verdict() == "gpu_fault")
+        until(lambda: daemon.verdict() == "gpu_fault", READY)
         assert daemon.get("/healthz")[0] == 503
         os.kill(daemon.engine()["pid"], signal.SIGKILL)
         assert daemon.wait_event("decision.hold")["reason"] == "inhibited"
@@ -301,15 +301,15 @@ def test_a_forged_xid_is_not_believed(tmp_path: Path, nvml: FakeNvml, kernel: Ke
         os.write(kernel.sink, f"11,1,1,-;NVRM: {forged}\n".encode())
         kernel.seq = 1
         kernel.says(f"Xid (PCI:{fake_nvml.bus_id(0)[:-2]}): 31, pid=1, name=x, MMU Fault")
-        until(lambda: daemon.metric("nvidia_gpu_xid_errors_total") == 1)
+        until(lambda: daemon.metric("nvidia_gpu_xid_errors_total") == 1, READY)
         assert daemon.verdict() == "ready"
 
 
 def test_a_downclock_is_named_and_the_engine_left_alone(daemon: Daemon, nvml: FakeNvml) -> None:
     """FACT (G6): at a tenth of its clock without a reason, under load: a finding, no restart."""
-    until(lambda: daemon.metric("nvidia_gpu_sm_clock_max_hertz") is not None)
+    until(lambda: daemon.metric("nvidia_gpu_sm_clock_max_hertz") is not None, READY)
     slow = {"clock_sm": 210, "power_milliwatts": 84000, "reasons": 0, "temperature": 41}
     nvml.set({f"0.{key}": value for key, value in {**slow, "utilization": 100}.items()})
-    until(lambda: fires(daemon, "gpu-unexplained-downclock"))
+    until(lambda: fires(daemon, "gpu-unexplained-downclock"), READY)
     assert daemon.get("/healthz")[0] == 200
     assert len(daemon.events("engine.started")) == 1
