@@ -15,13 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from probes._kmsg import PATH, KernelLog, KernelLogError
 from probes._nvml.client import Asks, NvmlUnavailableError, lease
+from probes._nvml.namespaces import FIRST_PID_NAMESPACE, own_pid_namespace
 from probes._xid.cards import ROOT, Card, Cards
 from probes._xid.classes import Classes, XidClass, changes
 from probes._xid.line import XidLine, XidLines, normalized
@@ -37,8 +37,6 @@ from watchdog.core.model import (
     engine_subject,
 )
 
-FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's own, whose pids its log speaks of: PROC_PID_INIT_INO of linux/proc_ns.h."""
 _BATCH = 128
 _RESERVE: Seconds = 0.2
 """Seconds between the last look at a source and the probe's own deadline."""
@@ -59,19 +57,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         changes(self.classes)
 
 
-def _own_pid_namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Where the probe runs: the driver's directory of cards, its pid namespace, its clock."""
 
     gpus: str = ROOT
-    pid_namespace: Callable[[], str] = _own_pid_namespace
+    pid_namespace: Callable[[], str] = own_pid_namespace
     clock: Callable[[], Seconds] = time.monotonic
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from watchdog.contracts import ProcessInfo
 
@@ -17,6 +18,8 @@ _STAT_BYTES = 2048
 """Longer than any stat, so that one read has it all: scans are on the way from crash to start."""
 _LISTEN = "0A"
 _DEAD = "ZX"
+_MOST_ANCESTORS = 16
+"""An engine's worker is two or three below its leader; a shell and ``env`` may stand above it."""
 
 
 def stat(pid: int, root: str = ROOT) -> ProcessInfo | None:
@@ -47,6 +50,19 @@ def children(pid: int, root: str = ROOT) -> tuple[int, ...]:
     if tasks and all(one is None for one in lists):  # CONFIG_PROC_CHILDREN is off, or it left
         return tuple(info.pid for info in scan(root) if info.ppid == pid)
     return tuple(int(child) for one in lists if one for child in one.split())
+
+
+def ancestors(info: ProcessInfo, root: str = ROOT) -> Iterator[ProcessInfo]:
+    """The processes above it, nearest first, below init; at most a few, and none that is younger.
+
+    A parent that is younger has the pid of the real one, which is gone.
+    """
+    for _ in range(_MOST_ANCESTORS):
+        above = stat(info.ppid, root) if info.ppid > 1 else None
+        if above is None or above.start_ticks > info.start_ticks:
+            return
+        yield above
+        info = above
 
 
 def living_tasks(pid: int, root: str = ROOT) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes._nvml.client import CardIdentity
-from probes.xid import FIRST_PID_NAMESPACE
+from probes._nvml.namespaces import FIRST_PID_NAMESPACE
 from tests.support.engines import Engines
 from tests.support.xids import (
     CLASSES,

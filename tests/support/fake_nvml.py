@@ -285,11 +285,7 @@ def asking(
 
 def sweep(client: NvmlClient, patience: float = PATIENCE) -> dict[str, Any]:
     """One look at all cards that has all the time in the world."""
-    deadline = time.monotonic() + patience
-    door: Any = client
-    found: dict[str, Any]
-    found = door.ask("cards", deadline) if hasattr(door, "ask") else door.sweep(deadline)
-    return found
+    return client.ask("cards", time.monotonic() + patience)
 
 
 def trouble(client: NvmlClient, patience: float = PATIENCE) -> str:

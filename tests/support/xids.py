@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes._nvml.client import CardIdentity, NvmlUnavailableError
-from probes.xid import FIRST_PID_NAMESPACE, PROBE, Settings, Surroundings, XidProbe
+from probes._nvml.namespaces import FIRST_PID_NAMESPACE
+from probes.xid import PROBE, Settings, Surroundings, XidProbe
 from tests.support.engines import Engines
 from watchdog.core.model import Event, ReadingTaken, Value
 from watchdog.runner import ProbeRun

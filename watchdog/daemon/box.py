@@ -19,8 +19,6 @@ from watchdog.supervisor.members import GENERATION_VARIABLE, Key, key
 
 _KEEP: Seconds = 0.2
 """One look at all engines serves a whole list of processes; a new start holds no GPU that soon."""
-_MOST_ANCESTORS = 16
-"""An engine's worker is two or three below its leader; a shell and ``env`` may stand above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +128,5 @@ def _marked(info: ProcessInfo, known: _Known) -> Owned | None:
 
 def _inherited(info: ProcessInfo, known: _Known) -> Owned | None:
     """By the nearest ancestor of ours: a child is an engine's before anybody has recorded it."""
-    for _ in range(_MOST_ANCESTORS):
-        above = procfs.stat(info.ppid) if info.ppid > 1 else None
-        if above is None:
-            return None
-        info = above
-        if found := known.of(info):
-            return found
-    return None
+    found = (known.of(above) for above in procfs.ancestors(info))
+    return next(filter(None, found), None)

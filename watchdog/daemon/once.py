@@ -32,8 +32,6 @@ _NOWHERE = Path()
 """Where an engine would log; this one is never started."""
 _TURN: Seconds = 0.05
 """How late an overdue probe may be noticed."""
-_MOST_ANCESTORS = 16
-"""An engine's worker is two or three below its leader; a shell and ``env`` may stand above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +107,11 @@ class OneBox:
         info = procfs.stat(pid)
         if info is None:
             return Owned(Owner.UNKNOWN)
-        for one in chain((info,), _above(info)):
+        for one in chain((info,), procfs.ancestors(info)):
             engine = self.members.get(key(one)) or _marked(one.pid)
             if engine:
                 return Owned(Owner.ENGINE, engine, info.comm)
         return Owned(Owner.FOREIGN, "", info.comm)
-
-
-def _above(info: ProcessInfo) -> Iterator[ProcessInfo]:
-    for _ in range(_MOST_ANCESTORS):
-        above = procfs.stat(info.ppid) if info.ppid > 1 else None
-        if above is None:
-            return
-        info = above
-        yield info
 
 
 def _marked(pid: int) -> str:
