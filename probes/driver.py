@@ -64,8 +64,12 @@ class Nvml(Protocol):
         ...
 
 
-def _words(name: str, text: str, labels: tuple[str, ...] = ()) -> SampleSpec:
-    return SampleSpec(name, str, "", text, labels=labels)
+def _words(name: str, text: str) -> SampleSpec:
+    return SampleSpec(name, str, "", text)
+
+
+def _of_engine(name: str, kind: type[bool | str], text: str) -> SampleSpec:
+    return SampleSpec(name, kind, "", text, labels=_ENGINE, subject=SubjectKind.ENGINE)
 
 
 _SAMPLES = (
@@ -78,20 +82,16 @@ _SAMPLES = (
     SampleSpec("gpus_found", int, "", "Cards that NVML finds."),
     _words("device_trouble", "What keeps CUDA from starting on any card here."),
     _words("fallen_cards", "Cards that no longer answer on the bus, by bus id."),
-    SampleSpec(
+    _of_engine(
         "stale_libraries",
         bool,
-        "",
         "Whether the engine runs on libraries of the driver that were replaced since.",
-        labels=_ENGINE,
     ),
-    _words("stale_library_names", "The replaced libraries.", _ENGINE),
-    SampleSpec(
-        "fits", bool, "", "Whether the driver can run the engine's CUDA at all.", labels=_ENGINE
-    ),
-    _words("misfit", "Why it cannot, or what is limited.", _ENGINE),
-    _words("cuda_wanted", "The CUDA that the engine's torch was built for.", _ENGINE),
-    SampleSpec("cpu_only", bool, "", "Whether the engine is known to use no CUDA.", labels=_ENGINE),
+    _of_engine("stale_library_names", str, "The replaced libraries."),
+    _of_engine("fits", bool, "Whether the driver can run the engine's CUDA at all."),
+    _of_engine("misfit", str, "Why it cannot, or what is limited."),
+    _of_engine("cuda_wanted", str, "The CUDA that the engine's torch was built for."),
+    _of_engine("cpu_only", bool, "Whether the engine is known to use no CUDA."),
 )
 
 

@@ -120,6 +120,7 @@ _THROTTLED = SampleSpec(
     "Whether clocks are held down, by reason.",
     labels=_REASON,
     metric="nvidia_gpu_throttled",
+    label_values=(*REASONS.values(), _OTHER),
 )
 _THROTTLE_SECONDS = SampleSpec(
     "throttle_seconds",
@@ -129,6 +130,7 @@ _THROTTLE_SECONDS = SampleSpec(
     counter=True,
     labels=_REASON,
     metric="nvidia_gpu_throttle_seconds_total",
+    label_values=tuple(REASONS.values()),
 )
 _STATE = SampleSpec(
     "state", str, "", "ok, lost, needs reset, or the driver's error.", labels=_LABELS

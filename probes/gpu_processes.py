@@ -48,9 +48,9 @@ class _Holder:
         return f"pid {self.pid}{name}{size}"
 
 
-def _spec(name: str, kind: type[int | bool], unit: str, text: str, *more: str) -> SampleSpec:
+def _spec(name: str, kind: type[int | bool], unit: str, text: str) -> SampleSpec:
     metric = f"nvidia_gpu_compute_apps_{name}"
-    return SampleSpec(name, kind, unit, text, labels=(*_LABELS, *more), metric=metric)
+    return SampleSpec(name, kind, unit, text, labels=_LABELS, metric=metric)
 
 
 def _inner(
@@ -60,7 +60,15 @@ def _inner(
 
 
 _SAMPLES = (
-    _spec("memory_bytes", int, "bytes", "Memory of compute processes, as far as known.", "owner"),
+    SampleSpec(
+        "memory_bytes",
+        int,
+        "bytes",
+        "Memory of compute processes, as far as known.",
+        labels=(*_LABELS, "owner"),
+        metric="nvidia_gpu_compute_apps_memory_bytes",
+        label_values=tuple(owner.value for owner in Owner),
+    ),
     SampleSpec(
         "engine_memory_bytes",
         int,

@@ -271,7 +271,12 @@ def _build(settings: Settings, box: Box) -> Probe:
     return XidProbe(settings, box, lease())
 
 
+def _of_host(name: str, text: str) -> SampleSpec:
+    return SampleSpec(name, str, "", text, subject=SubjectKind.HOST)
+
+
 _CARD = ("gpu", "uuid")
+_CLASSES = tuple(kind.value for kind in XidClass)
 
 PROBE = ProbeSpec(
     name="xid",
@@ -294,6 +299,7 @@ PROBE = ProbeSpec(
             "Xids since the watchdog started, by what they ask for.",
             counter=True,
             labels=(*_CARD, "class"),
+            label_values=_CLASSES,
         ),
         SampleSpec("last", str, "", "The last Xid of a card, in words.", labels=_CARD),
         SampleSpec(
@@ -303,12 +309,19 @@ PROBE = ProbeSpec(
             "Xids of the engine's processes since the watchdog started, by what they ask for.",
             counter=True,
             labels=("engine", "class"),
+            subject=SubjectKind.ENGINE,
+            label_values=_CLASSES,
         ),
         SampleSpec(
-            "engine_last", str, "", "The last Xid of an engine's process.", labels=("engine",)
+            "engine_last",
+            str,
+            "",
+            "The last Xid of an engine's process.",
+            labels=("engine",),
+            subject=SubjectKind.ENGINE,
         ),
-        SampleSpec("source", str, "", "Where Xids are read: kmsg, kmsg+nvml, nvml or none."),
-        SampleSpec("source_trouble", str, "", "Why a source cannot be read; empty when it can."),
+        _of_host("source", "Where Xids are read: kmsg, kmsg+nvml, nvml or none."),
+        _of_host("source_trouble", "Why a source cannot be read; empty when it can."),
     ),
     build=_build,
     period=1.0,

@@ -45,6 +45,8 @@ class SampleSpec:
     ``metric``: then as a label of that info series. For numbers ``metric`` overrides the generated
     name ``vllm_watchdog_<probe>_<name>``. ``exported`` False keeps a number out of the metrics:
     too many series, or only for rules and evidence.
+    ``subject`` is the kind of its subject when that is not the probe's own. ``label_values`` is the
+    closed set of values of its own label (the one beside those that name the subject); empty: open.
     """
 
     name: str
@@ -55,6 +57,8 @@ class SampleSpec:
     labels: tuple[str, ...] = ()
     metric: str = ""
     exported: bool = True
+    subject: SubjectKind | None = None
+    label_values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +264,12 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """What an action module exports as ``ACTION``."""
+    """What an action module exports as ``ACTION``. Only rules about ``subject_kind`` may use it."""
 
     name: str
     help: str
     build: Callable[[], Action]
+    subject_kind: SubjectKind = SubjectKind.ENGINE
 
 
 __all__ = [

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from watchdog.contracts import Action, ActionError, ActionSpec, EngineControl, Order
 from watchdog.core.model import ActionFinished, Cause, Decision, Event, Outcome
 
+_CALM = frozenset({Cause.OPERATOR, Cause.RULE})
+"""The engine may well serve: what is in it is let finish."""
+
 
 class Actor:
     """The serial hands of one engine. ``post`` takes the outcome of every order."""
@@ -40,7 +43,7 @@ class Actor:
                 target=decision.target,
                 cause=decision.cause,
                 incident=decision.incident,
-                drain=decision.cause is Cause.OPERATOR,
+                drain=decision.cause in _CALM,
             )
         )
 

@@ -19,6 +19,7 @@ from watchdog.contracts import ActionSpec, ProbeSpec, SampleSpec
 
 PROBE_GROUP = "vllm_watchdog.probes"
 _TYPES = (bool, int, float, str)
+_TAKEN = frozenset({"engine", "engines", "watchdog"})
 
 SpecT = TypeVar("SpecT", ProbeSpec, ActionSpec)
 
@@ -110,6 +111,8 @@ def _exported(place: str, load: Callable[[], object], attribute: str) -> object:
 def _probe_troubles(spec: ProbeSpec) -> Iterator[str]:
     if not spec.name.isidentifier():
         yield f"{spec.name!r} is no name"
+    if spec.name in _TAKEN:
+        yield "rules know the core's own samples by that name"
     if not spec.samples:
         yield "it declares no sample"
     names = [sample.name for sample in spec.samples]

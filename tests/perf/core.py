@@ -21,7 +21,8 @@ from tests.perf.table import row
 from tests.support import fake_nvml
 from tests.support.box import CLASSES, driver
 from tests.support.core import http, metrics, process
-from watchdog.core.defaults import DEFAULT_RULES
+from tests.support.rules import DEFAULT_RULES
+from watchdog.core import rule_set
 from watchdog.core.engine import step
 from watchdog.core.model import (
     HOST,
@@ -45,13 +46,15 @@ _PATIENCE = 60.0
 _GIB = 1 << 30
 _MOVING = frozenset({"utilization_percent", "temperature_celsius", "power_watts"})
 _OWNERS = ("engine", "orphan", "foreign", "unknown")
+_RULES = rule_set.of(DEFAULT_RULES)
 
 
 class Box:
     """The events of such a box, second by second."""
 
-    def __init__(self) -> None:
-        self._samples = _samples()
+    def __init__(self, cards: int = CARDS, engines: Sequence[str] = ENGINES) -> None:
+        self._engines = engines
+        self._samples = _samples(cards)
         self._cards = {
             sample.subject: sample.labels[:2]
             for sample in self._samples
@@ -66,36 +69,40 @@ class Box:
         yield Tick(at + 0.9)
 
     def _readings(self, number: int, at: Seconds) -> Iterator[Reading]:
-        yield Reading("gpu", at + 0.1, 0.01, self._moved(number))
-        yield Reading("xid", at + 0.2, 0.001, tuple(self._errors()))
+        yield Reading("gpu", at + 0.1, 0.01, self.moved(number))
+        yield Reading("xid", at + 0.2, 0.001, tuple(self.errors()))
         if number % 2 == 0:
-            yield Reading("gpu_processes", at + 0.3, 0.01, tuple(self._holders()))
+            yield Reading("gpu_processes", at + 0.3, 0.01, tuple(self.holders()))
         if number % 10 == 0:
-            yield driver(at + 0.4, {"gpus_expected": CARDS, "gpus_found": CARDS})
-        for name in ENGINES:
+            yield driver(
+                at + 0.4, {"gpus_expected": len(self._cards), "gpus_found": len(self._cards)}
+            )
+        for name in self._engines:
             busy = number * 1.0
             yield process(at + 0.5, generation=name, name=name, cpu_seconds=busy, log_bytes=number)
             if number % 2 == 1:
                 yield http(at + 0.6, generation=name, name=name)
                 yield metrics(at + 0.7, busy, running=2.0, generation=name, name=name)
 
-    def _moved(self, number: int) -> tuple[Sampled, ...]:
+    def moved(self, number: int) -> tuple[Sampled, ...]:
         """All of it; what is measured differs from second to second, counters of trouble do not."""
         return tuple(
             replace(one, value=float(one.value) - number % 7) if one.sample in _MOVING else one
             for one in self._samples
         )
 
-    def _errors(self) -> Iterator[Sampled]:
+    def errors(self) -> Iterator[Sampled]:
+        """What the probe of Xid errors brings."""
         for card, labels in self._cards.items():
             for kind in CLASSES:
                 yield Sampled(card, "class_errors", 0, (*labels, ("class", kind)))
         yield Sampled(HOST, "source", "kmsg")
         yield Sampled(HOST, "source_trouble", "")
 
-    def _holders(self) -> Iterator[Sampled]:
+    def holders(self) -> Iterator[Sampled]:
+        """What the probe of GPU processes brings."""
         for number, (card, labels) in enumerate(self._cards.items()):
-            name = ENGINES[number * len(ENGINES) // CARDS]
+            name = self._engines[number * len(self._engines) // len(self._cards)]
             yield Sampled(card, "engine_memory_bytes", 80 * _GIB, (*labels, ("engine", name)))
             for owner in _OWNERS:
                 size = 80 * _GIB if owner == "engine" else 0
@@ -108,11 +115,11 @@ class Box:
             yield Sampled(card, "orphans", "", labels)
 
 
-def _samples() -> tuple[Sampled, ...]:
+def _samples(cards: int) -> tuple[Sampled, ...]:
     """One read of the probe in front of loaded cards."""
     with tempfile.TemporaryDirectory() as folder:
         fake = fake_nvml.build(Path(folder))
-        fake.cards = CARDS
+        fake.cards = cards
         fake.write()
         with fake_nvml.asking(fake.environment) as client:
             read = Gpu(client).read(time.monotonic() + _PATIENCE)
@@ -134,7 +141,7 @@ class Run:
 
     def _take(self, event: Event) -> float:
         began = time.thread_time()
-        done = step(self.state, event, DEFAULT_RULES, PolicySettings())
+        done = step(self.state, event, _RULES, PolicySettings())
         took = (time.thread_time() - began) * _US
         self.state = done.state
         self.findings |= {finding.rule for finding in done.findings}

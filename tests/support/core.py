@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from watchdog.core.defaults import DEFAULT_RULES
-from watchdog.core.engine import step
+from tests.support.rules import DEFAULT_RULES
+from watchdog.core import rule_set as rule_sets
+from watchdog.core.conditions import Condition, View, Window
+from watchdog.core.engine import GAP, step
 from watchdog.core.model import (
     ActionFinished,
     Cause,
@@ -24,11 +26,14 @@ from watchdog.core.model import (
     Record,
     Sampled,
     Seconds,
+    Severity,
+    SubjectKind,
     Tick,
     Value,
     Verb,
     engine_subject,
 )
+from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineSettings, EngineState, PolicySettings, State, Step, Vitals
 
@@ -130,18 +135,79 @@ def engine(
     return replace(settled, **changes)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
+class Is:
+    """A condition in Python: whether a sample has one of these values, None while it has none."""
+
+    name: str
+    values: tuple[Value, ...]
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def samples(self) -> frozenset[str]:
+        """The one sample."""
+        return frozenset({self.name})
+
+    def __call__(self, view: View) -> bool | None:
+        """Whether it is."""
+        value = view.get(self.name)
+        return None if value is None else value in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A condition in Python: whether a window's figure is above ``limit``."""
+
+    window: Window
+    limit: float
+
+    @property
+    def samples(self) -> frozenset[str]:
+        """The one sample."""
+        return frozenset({self.window.sample})
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The one window."""
+        return (self.window,)
+
+    def __call__(self, view: View) -> bool | None:
+        """Below the limit is an answer only when the whole window was seen."""
+        value = view.get(self.window.name)
+        if isinstance(value, int | float) and value > self.limit:
+            return True
+        return False if view.get(self.window.covered) else None
+
+
+def rule(
+    name: str, when: Condition, kind: SubjectKind = SubjectKind.ENGINE, **changes: object
+) -> Rule:
+    """A warning that says its name, unless ``changes`` say otherwise."""
+    return replace(
+        Rule(name, kind, when, Severity.WARNING, f"{name} is so"),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
 @dataclass
 class Story:
-    """A state and all that followed from the events told to it."""
+    """A state and all that followed from the events told to it.
+
+    Between two of them the loop turns, as it does in a daemon; ``take`` and ``asleep`` jump.
+    """
 
     state: State = field(
         default_factory=lambda: State(engines={NAME: EngineState(EngineSettings(NAME))})
     )
-    rule_set: Sequence[Rule] = DEFAULT_RULES
+    rule_set: RuleSet | Sequence[Rule] = DEFAULT_RULES
     settings: PolicySettings = field(default_factory=PolicySettings)
     decisions: list[Decision] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     last: Step | None = None
+
+    def __post_init__(self) -> None:
+        """What the rules ask for is worked out once."""
+        self.rule_set = rule_sets.of(self.rule_set)
 
     def take(self, event: Event) -> Step:
         """Step once."""
@@ -151,29 +217,49 @@ class Story:
         self.records.extend(done.records)
         return done
 
+    def _told(self, event: Event) -> Step:
+        """Step once, after the turns of the loop that lie before it."""
+        while self.state.at is not None and event.at - self.state.at > GAP:
+            self.take(Tick(self.state.at + GAP))
+        return self.take(event)
+
     def read(self, *readings: Reading) -> Story:
         """Take each of ``readings`` at its own time."""
         for one in readings:
-            self.take(ReadingTaken(one.at, one))
+            self._told(ReadingTaken(one.at, one))
         return self
 
     def tick(self, at: Seconds) -> Step:
         """Let time pass to ``at``."""
+        return self._told(Tick(at))
+
+    def asleep(self, at: Seconds) -> Step:
+        """Time passed to ``at``, and nobody looked meanwhile."""
         return self.take(Tick(at))
 
     def command(self, verb: Verb, at: Seconds, until: Seconds | None = None) -> Step:
         """An operator asks for ``verb`` on every engine."""
-        return self.take(Commanded(at, verb, reason="why", owner="me", until=until))
+        return self._told(Commanded(at, verb, reason="why", owner="me", until=until))
 
     def spawned(
-        self, at: Seconds, generation: str = GENERATION, cause: Cause = Cause.CRASH
+        self,
+        at: Seconds,
+        generation: str = GENERATION,
+        cause: Cause = Cause.CRASH,
+        name: str = NAME,
     ) -> Step:
         """A generation's leader lives."""
-        return self.take(EngineSpawned(at, NAME, generation, 1, cause))
+        return self._told(EngineSpawned(at, name, generation, 1, cause))
 
-    def exited(self, at: Seconds, cause: Cause = Cause.CRASH, generation: str = GENERATION) -> Step:
+    def exited(
+        self,
+        at: Seconds,
+        cause: Cause = Cause.CRASH,
+        generation: str = GENERATION,
+        name: str = NAME,
+    ) -> Step:
         """The leader of ``generation`` is gone."""
-        return self.take(EngineExited(at, NAME, generation, 1, None, cause, "it crashed"))
+        return self._told(EngineExited(at, name, generation, 1, None, cause, "it crashed"))
 
     def finished(
         self,
@@ -183,11 +269,24 @@ class Story:
         ok: bool = True,
         cause: Cause = Cause.UNKNOWN,
         unkillable: bool = False,
+        name: str = NAME,
     ) -> Step:
         """``action`` ended."""
         told = "" if ok else f"cannot {action}"
-        outcome = Outcome(action, engine_subject(NAME), ok, 0.1, told, cause, unkillable)
-        return self.take(ActionFinished(at, outcome))
+        outcome = Outcome(action, engine_subject(name), ok, 0.1, told, cause, unkillable)
+        return self._told(ActionFinished(at, outcome))
+
+    def serve(self, at: Seconds, generation: str = GENERATION, name: str = NAME) -> Story:
+        """An engine that answers, at ``at``."""
+        of = Of(generation=generation, name=name)
+        self.read(process(at, **of), metrics(at, 0.0, **of))
+        return self.read(http(at, canary="ok", status=200, **of))
+
+    def restarted(self, at: Seconds, generation: str = GENERATION, name: str = NAME) -> Story:
+        """The restart in flight ends well at ``at``, and the engine serves a second later."""
+        self.spawned(at, generation, name=name)
+        self.finished(at, "restart_engine", name=name)
+        return self.serve(at + 1.0, generation, name)
 
     @property
     def engine(self) -> EngineState:
@@ -204,13 +303,20 @@ class Story:
         return [record for record in self.records if record.event == name]
 
 
-def serving(at: Seconds = 0.0, rule_set: Sequence[Rule] = DEFAULT_RULES) -> Story:
-    """An engine that was started and became ready at ``at``; nothing decided since is kept."""
-    story = Story(rule_set=rule_set)
-    story.tick(at)
+def serving(
+    at: Seconds = 0.0, rule_set: RuleSet | Sequence[Rule] = DEFAULT_RULES, **policy: object
+) -> Story:
+    """An engine that was started and became ready at ``at``; nothing decided since is kept.
+
+    ``policy`` are policy settings that differ from the usual ones.
+    """
+    settings = replace(PolicySettings(), **policy)  # type: ignore[arg-type]
+    story = Story(rule_set=rule_set, settings=settings)
+    if story.tick(at).decisions == ():  # rules of a test need not start what is stopped
+        story.state = story.state.with_engine(replace(story.engine, in_flight="start_engine"))
     story.spawned(at, cause=Cause.OPERATOR)
     story.finished(at, "start_engine")
-    story.read(process(at), metrics(at, 0.0), http(at, canary="ok", status=200))
+    story.serve(at)
     story.decisions.clear()
     story.records.clear()
     return story

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tests.support.box import card, cards, driver, gpu, holders, lost, xids
 from tests.support.core import GENERATION, NAME, Story, http, metrics, process, serving
+from tests.support.rules import DEFAULT_RULES
 from watchdog.core import cards as own_cards
-from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import firing
 from watchdog.core.model import (
     Cause,

@@ -15,19 +15,29 @@ from watchdog.core.model import (
     Pause,
     ProcessState,
     Severity,
+    Verdict,
     engine_subject,
 )
 from watchdog.core.policy import (
-    INCURABLE,
     backoff,
+    barred,
     budget_remaining,
     charge,
     failed,
     forgiven,
     open_breaker,
-    restraint,
+    spares,
+    spent,
 )
-from watchdog.core.state import EngineState, PolicySettings, Restart, RestartHistory, State
+from watchdog.core.state import (
+    RETRIES,
+    EngineState,
+    PolicySettings,
+    Restart,
+    RestartHistory,
+    State,
+    Vitals,
+)
 
 S = PolicySettings()
 FINDING = Finding("engine-dead", engine_subject("main"), Severity.CRITICAL, "", 0.0, ("x",))
@@ -91,7 +101,7 @@ def test_ready_time_resets_the_backoff(ready_for: float, waits: float) -> None:
     assert found.retry_at == pytest.approx(ready_for + waits, rel=1e-6)
 
 
-@pytest.mark.parametrize("cause", sorted(INCURABLE))
+@pytest.mark.parametrize("cause", sorted(c for c, count in RETRIES.items() if count == 0))
 def test_an_incurable_start_is_given_up_but_not_a_running_engine(cause: Cause) -> None:
     """A cause that a retry cannot cure ends the retries of a start, not of what had served."""
     assert failed(engine(ready_at=None), 1.0, cause, "", S).history.given_up is cause
@@ -99,7 +109,8 @@ def test_an_incurable_start_is_given_up_but_not_a_running_engine(cause: Cause) -
 
 
 def _held(sick: EngineState = DEAD, state: State | None = None, at: float = 100.0) -> object:
-    return restraint(State() if state is None else state, sick, FINDING, at, S)
+    state = State() if state is None else state
+    return barred(state, sick, FINDING) or spent(sick, at, S)
 
 
 def test_nothing_restrains_the_first_restart() -> None:
@@ -132,7 +143,59 @@ def test_what_is_under_way_outranks_mode_and_mode_outranks_pause() -> None:
     assert _held(DEAD, paused) is HoldReason.PAUSED
     assert _held(DEAD, replace(paused, mode=Mode.OBSERVE)) is HoldReason.OBSERVE
     quiet_rule = replace(FINDING, mode=Mode.OBSERVE)
-    assert restraint(State(), DEAD, quiet_rule, 100.0, S) is HoldReason.OBSERVE
+    assert barred(State(), DEAD, quiet_rule) is HoldReason.OBSERVE
+
+
+STALLED = engine(failed_at=90.0, vitals=Vitals(process_at=99.0, health_at=98.0))
+
+
+@pytest.mark.parametrize(
+    ("gap_at", "sick", "reason"),
+    [
+        (None, STALLED, None),
+        (99.0, STALLED, None),
+        (99.1, STALLED, HoldReason.STALE),
+        (99.1, replace(STALLED, process=ProcessState.STARTING), HoldReason.STALE),
+        (99.1, DEAD, None),
+        (99.1, replace(DEAD, process=ProcessState.STOPPED), None),
+    ],
+)
+def test_after_a_gap_a_living_engine_needs_a_look(
+    gap_at: float | None, sick: EngineState, reason: HoldReason | None
+) -> None:
+    """What was known before nobody looked decides about no process; what is gone needs no look."""
+    assert barred(State(gap_at=gap_at), sick, FINDING) is reason
+
+
+@pytest.mark.parametrize("looked", ["process_at", "health_at", "canary_at", "metrics_at"])
+def test_a_look_of_any_probe_ends_the_staleness(looked: str) -> None:
+    """One answer after the gap is enough."""
+    seen = replace(STALLED, vitals=replace(Vitals(), **{looked: 150.0}))  # type: ignore[arg-type]
+    assert barred(State(gap_at=150.0), seen, FINDING) is None
+    assert barred(State(gap_at=150.1), seen, FINDING) is HoldReason.STALE
+
+
+@pytest.mark.parametrize(
+    ("action", "change", "spared"),
+    [
+        ("restart_engine", {"health": Verdict.BUSY}, True),
+        ("stop_engine", {"health": Verdict.BUSY}, True),
+        ("restart_engine", {"health": Verdict.READY}, False),
+        ("restart_engine", {"health": Verdict.DEGRADED, "verdict": Verdict.BUSY}, False),
+        ("stop_engine", {"process": ProcessState.STOPPED}, True),
+        ("stop_engine", {"process": ProcessState.BACKOFF}, False),
+        ("start_engine", {"process": ProcessState.STOPPED}, False),
+        ("start_engine", {}, True),
+        ("start_engine", {"process": ProcessState.BACKOFF}, True),
+    ],
+)
+def test_what_no_rule_may_do_to_an_engine(
+    action: str,
+    change: dict[str, object],
+    spared: bool,  # noqa: FBT001
+) -> None:
+    """What works on requests is let be; what runs is not started, what is stopped not stopped."""
+    assert bool(spares(engine(**change), action)) is spared  # type: ignore[arg-type]
 
 
 def test_a_start_that_is_found_dead_may_be_restarted() -> None:

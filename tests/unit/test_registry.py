@@ -99,3 +99,11 @@ def test_two_probes_cannot_export_one_metric(write: Write) -> None:
     found = load(write("two", same.format("two")))
     with pytest.raises(RegistryError, match="cannot load two: one has the metric m too"):
         check_metrics(found)
+
+
+@pytest.mark.parametrize("name", ["engine", "engines", "watchdog"])
+def test_the_cores_own_names_are_taken(write: Write, name: str) -> None:
+    """FACT: no probe can be called as rules call what the core itself knows."""
+    package = write(name, f"PROBE = spec({name!r})")
+    with pytest.raises(RegistryError, match="rules know the core's own samples by that name"):
+        load(package)

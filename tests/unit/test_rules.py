@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,22 +10,23 @@ import pytest
 
 from probes._nvml.names import NAMES, REASONS
 from probes._xid.classes import XidClass
-from tests.support.core import Of, Story, http, metrics, process, serving
+from tests.support.core import Is, Story, rule, serving
+from tests.support.rules import DEFAULT_RULES, RULES, FakeView, when
 from watchdog import registry
-from watchdog.contracts import Owner
-from watchdog.core.conditions import Above, All, Fell, OneOf, Rose, View, parts, samples
-from watchdog.core.defaults import DEFAULT_RULES
-from watchdog.core.engine import view_of
+from watchdog.contracts import Owner, SampleSpec
+from watchdog.core.conditions import Figure, View
 from watchdog.core.model import Finding, HoldReason, Severity, SubjectKind, Value, engine_subject
 from watchdog.core.rules import Rule, next_look, rewound, watch
-from watchdog.core.state import Watch
+from watchdog.core.state import State, Watch
+from watchdog.rules import default_rules
 
-SICK, WELL, UNKNOWN = {"health": "dead"}, {"health": "ready"}, {"health": "starting"}
+SICK, WELL = FakeView({"engine.health": "dead"}), FakeView({"engine.health": "ready"})
+UNKNOWN = FakeView({"engine.verdict": "starting"})
 SUBJECT = engine_subject("main")
 RULE = replace(
-    next(rule for rule in DEFAULT_RULES if rule.name == "engine-dead"),
-    when=OneOf("health", ("dead", "given_up"), ("starting", "stopping", "unkillable")),
-    evidence=("health",),
+    RULES["engine-dead"],
+    when=Is("engine.health", ("dead", "given_up")),
+    evidence=("engine.health",),
     hold_for=10.0,
     clear_for=5.0,
 )
@@ -38,36 +40,12 @@ def watched(*looks: tuple[float, View], rule: Rule = RULE) -> Watch:
     return seen
 
 
-@pytest.mark.parametrize(
-    ("view", "answer"),
-    [({"x": "a"}, True), ({"x": "c"}, False), ({"x": "b"}, None), ({}, None)],
-)
-def test_one_of_is_three_valued(view: dict[str, Value], answer: bool | None) -> None:  # noqa: FBT001
-    """A missing sample and an undecided value are unknown, not false."""
-    assert OneOf("x", ("a",), ("b",))(view) is answer
-
-
-@pytest.mark.parametrize(
-    ("view", "answer"),
-    [
-        ({"x": 1, "y": 1}, True),
-        ({"x": 1, "y": 2}, False),
-        ({"y": 2}, False),
-        ({"x": 1}, None),
-        ({}, None),
-    ],
-)
-def test_false_absorbs_unknown(view: dict[str, Value], answer: bool | None) -> None:  # noqa: FBT001
-    """One part that does not hold decides whatever is unknown beside it."""
-    assert All((OneOf("x", (1,)), OneOf("y", (1,))))(view) is answer
-
-
 def test_a_rule_fires_when_its_condition_has_held_long_enough() -> None:
     """Not a moment before ``for``, and exactly at it."""
     assert watched((0.0, SICK), (9.9, SICK)).firing is None
     firing = watched((0.0, SICK), (10.0, SICK)).firing
     assert firing is not None
-    assert (firing.since, firing.evidence) == (10.0, (("health", "dead"),))
+    assert (firing.since, firing.evidence) == (10.0, (("engine.health", "dead"),))
 
 
 def test_unknown_neither_fires_nor_clears() -> None:
@@ -75,7 +53,7 @@ def test_unknown_neither_fires_nor_clears() -> None:
     firing = watched((0.0, SICK), (10.0, SICK))
     unseen = watched((0.0, SICK), (10.0, SICK), (99.0, UNKNOWN), (9e9, UNKNOWN))
     assert unseen.firing == firing.firing
-    assert watched((0.0, WELL), (50.0, UNKNOWN), (60.0, {})) == Watch()
+    assert watched((0.0, WELL), (50.0, UNKNOWN), (60.0, FakeView())) == Watch()
 
 
 def test_the_box_is_not_held_by_what_nobody_sees_any_more() -> None:
@@ -123,26 +101,37 @@ def test_a_rewind_forgets_what_was_held() -> None:
     finding = Finding("r", SUBJECT, Severity.CRITICAL, "s", 1.0)
     acting, held = Watch(1.0, finding), Watch(1.0, finding, held=HoldReason.PAUSED)
     keys = [(name, SUBJECT) for name in "abc"]
-    after = rewound(dict(zip(keys, (acting, held, Watch(1.0)), strict=True)))
+    after = rewound(State(watches=dict(zip(keys, (acting, held, Watch(1.0)), strict=True)))).watches
     assert list(after.values()) == [acting, Watch(), Watch()]
+
+
+def _engine(health: str, process: str, *, wanted: bool = True) -> dict[str, Value]:
+    known: dict[str, Value] = {
+        "engine.process": process,
+        "engine.wanted": wanted,
+        "engine.action": "",
+    }
+    return known | ({"engine.health": health} if health else {})
 
 
 @pytest.mark.parametrize(
     ("view", "fires"),
     [
-        ({"health": "dead", "process": "backoff", "wanted": True}, {"engine-dead"}),
-        ({"health": "given_up", "process": "given_up", "wanted": True}, {"engine-dead"}),
-        ({"health": "stalled", "process": "running", "wanted": True}, {"engine-stalled"}),
-        ({"health": "stopped", "process": "stopped", "wanted": True}, {"engine-down"}),
-        ({"health": "stopped", "process": "stopped", "wanted": False}, set()),
-        ({"health": "busy", "process": "running", "wanted": True}, set()),
-        ({"health": "degraded", "process": "running", "wanted": True}, set()),
-        ({"health": "starting", "process": "starting", "wanted": True}, set()),
+        (_engine("dead", "backoff"), {"engine-dead"}),
+        (_engine("given_up", "given_up"), {"engine-dead"}),
+        (_engine("stalled", "running"), {"engine-stalled"}),
+        (_engine("stopped", "stopped"), {"engine-down"}),
+        (_engine("stopped", "stopped", wanted=False), set()),
+        (_engine("busy", "running"), set()),
+        (_engine("degraded", "running"), set()),
+        (_engine("", "starting"), set()),
     ],
 )
 def test_what_the_default_rules_fire_on(view: dict[str, Value], fires: set[str]) -> None:
     """Each trouble has one rule, and neither load, nor degradation, nor a sticky stop has one."""
-    found = {r.name for r in DEFAULT_RULES if watched((0.0, view), rule=r).firing is not None}
+    found = {
+        r.name for r in DEFAULT_RULES if watched((0.0, FakeView(view)), rule=r).firing is not None
+    }
     assert found == fires
 
 
@@ -154,48 +143,51 @@ def test_every_default_rule_has_its_page() -> None:
     assert all((runbooks / f"{rule.runbook or rule.name}.md").is_file() for rule in DEFAULT_RULES)
 
 
-def test_every_sample_that_a_default_rule_asks_for_is_declared() -> None:
-    """A name that no probe brings would never be known, and its rule never fire or clear."""
+def _declared() -> dict[str, SampleSpec]:
     specs = registry.probes().values()
-    declared = {f"{spec.name}.{sample.name}" for spec in specs for sample in spec.samples}
-    declared |= {"engine.ours", "engine.waiting"} | set(view_of(serving().engine))
-    for rule in DEFAULT_RULES:
-        asked = {*samples(rule.when), *rule.evidence}
-        stems = {".".join(name.split()[0].split(".")[:2]) for name in asked}
-        assert stems <= declared, rule.name
+    return {f"{spec.name}.{one.name}": one for spec in specs for one in spec.samples}
 
 
-def test_every_label_and_word_that_a_default_rule_asks_for_exists() -> None:
-    """FACT: a label or a word that no probe brings would make a rule that never fires."""
-    labels = {
-        "throttled": {*REASONS.values(), "other"},
-        "throttle_seconds": {*REASONS.values()},
-        "class_errors": {kind.value for kind in XidClass},
-        "memory_bytes": {owner.value for owner in Owner},
-    }
+def test_every_label_that_a_default_rule_asks_for_exists() -> None:
+    """FACT: a label that no probe brings would make a rule that never fires."""
+    declared, labels = (
+        _declared(),
+        {
+            "throttled": {*REASONS.values(), "other"},
+            "throttle_seconds": {*REASONS.values()},
+            "class_errors": {kind.value for kind in XidClass},
+            "memory_bytes": {owner.value for owner in Owner},
+        },
+    )
+    for rule_ in DEFAULT_RULES:
+        names = (*rule_.when.samples, *(n for n in rule_.evidence if "(" not in n))
+        for probe, sample, label in (one.split(".", 2) for one in names if one.count(".") == 2):
+            assert label in labels[sample], rule_.name
+            assert set(declared[f"{probe}.{sample}"].label_values) == labels[sample], sample
+
+
+def test_every_word_that_a_default_rule_asks_for_exists() -> None:
+    """FACT: a word that no probe says would make a rule that never fires."""
     words = {*NAMES.values(), "ok", "lost", "needs reset", "unresponsive", ""}
-    for condition in (one for rule in DEFAULT_RULES for one in parts(rule.when)):
-        for name in samples(condition):
-            probe, _, rest = name.partition(".")
-            sample, _, label = rest.partition(".")
-            assert not label or label in labels[sample], name
-            if isinstance(condition, OneOf) and probe in {"gpu", "driver"}:
-                assert {value for value in condition.values if isinstance(value, str)} <= words
+    for rule_ in default_rules():
+        if rule_.subject is SubjectKind.ENGINE:
+            continue
+        for word in re.findall(r'"([^"]*)"', rule_.when or ""):
+            assert word in words or re.fullmatch(r"[0-9]+[smh]", word), rule_.name
 
 
 def test_counters_are_what_rules_see_rising() -> None:
-    """FACT: a rise is asked of counters only, and a text is never compared with a number."""
-    specs = registry.probes().values()
-    declared = {f"{spec.name}.{one.name}": one for spec in specs for one in spec.samples}
-    for condition in (one for rule in DEFAULT_RULES for one in parts(rule.when)):
-        for name in samples(condition):
-            spec = declared.get(".".join(name.split(".")[:2]))
-            if spec is not None and isinstance(condition, Rose):
-                assert spec.counter, name
-            if spec is not None and isinstance(condition, Above | Fell):
-                assert spec.type is not str, name
-            if spec is not None and isinstance(condition, OneOf):
-                assert {type(value) for value in condition.values} == {spec.type}, name
+    """FACT: a rise is asked of counters only: a level that falls did not begin anew."""
+    declared = _declared()
+    rises = [
+        window.sample
+        for rule_ in DEFAULT_RULES
+        for window in rule_.when.windows
+        if window.figure is Figure.INCREASE
+    ]
+    assert rises
+    for name in rises:
+        assert declared[".".join(name.split(".")[:2])].counter, name
 
 
 def test_only_findings_about_engines_act() -> None:
@@ -219,9 +211,9 @@ def test_a_finding_that_is_clearing_does_not_act() -> None:
 
 def test_every_rule_is_charged_for_its_restarts() -> None:
     """The budget is over all causes: a rule on ``degraded`` cannot restart without end."""
-    when = OneOf("verdict", ("degraded",), ("starting", "stopping"))
-    rule = Rule("mine", SubjectKind.ENGINE, when, Severity.WARNING, "", actions=("restart_engine",))
-    story = serving(rule_set=(rule,))
+    text = 'engine.verdict in ["starting", "stopping"] ? unknown : engine.verdict == "degraded"'
+    mine = rule("mine", when(text), actions=("restart_engine",))
+    story = serving(rule_set=(mine,))
     for round_ in range(1, 10):
         at = 400.0 * round_
         story.tick(at)
@@ -236,9 +228,4 @@ def _crashed_and_restarted(story: Story) -> Story:
 
 
 def _restarted(story: Story, at: float) -> Story:
-    generation = f"{int(at):08x}"
-    story.spawned(at, generation)
-    story.finished(at + 0.1, "restart_engine")
-    of = Of(generation=generation)
-    story.read(process(at + 1, **of), metrics(at + 1, 0.0, **of))
-    return story.read(http(at + 2, canary="ok", status=200, **of))
+    return story.restarted(at, f"{int(at):08x}")

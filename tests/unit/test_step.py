@@ -17,9 +17,9 @@ from tests.support.core import (
     restarting,
     serving,
 )
-from watchdog.core.defaults import DEFAULT_RULES
-from watchdog.core.defaults.engine import ENGINE_RULES
-from watchdog.core.engine import firing, step, view_of
+from tests.support.rules import DEFAULT_RULES
+from watchdog.core import rule_set, views
+from watchdog.core.engine import firing, step
 from watchdog.core.model import (
     Cause,
     EngineSpawned,
@@ -27,6 +27,7 @@ from watchdog.core.model import (
     Mode,
     ProcessState,
     ReadingTaken,
+    SubjectKind,
     Tick,
     Verdict,
 )
@@ -234,10 +235,12 @@ def test_firing_findings_come_loudest_first() -> None:
 
 
 def test_a_view_holds_all_that_the_default_rules_ask_for() -> None:
-    """Each sample that a default rule names as evidence is known."""
-    view = view_of(serving().engine)
-    asked = {name for rule in ENGINE_RULES for name in rule.evidence}
-    assert not [name for name in asked if "." not in name and view.get(name) is None]
+    """Each of the core's own samples that a default rule about engines names is known."""
+    story = serving()
+    view = views.of_engine(story.state, story.engine)
+    of_engines = [rule for rule in DEFAULT_RULES if rule.subject is SubjectKind.ENGINE]
+    asked = {name for rule in of_engines for name in (*rule.evidence, *rule.when.samples)}
+    assert not [name for name in asked if name.startswith("engine.") and view.get(name) is None]
 
 
 def test_a_step_changes_nothing_but_what_it_returns() -> None:
@@ -245,6 +248,13 @@ def test_a_step_changes_nothing_but_what_it_returns() -> None:
     story, event = serving(), ReadingTaken(5.0, http(5.0, "refused"))
     first = step(story.state, event, DEFAULT_RULES, PolicySettings())
     assert step(story.state, event, DEFAULT_RULES, PolicySettings()) == first
+
+
+def test_a_rule_set_judges_as_its_rules_do() -> None:
+    """What is worked out once changes no answer."""
+    story, event = serving(), ReadingTaken(5.0, http(5.0, "refused"))
+    rules = step(story.state, event, DEFAULT_RULES, PolicySettings())
+    assert step(story.state, event, rule_set.of(DEFAULT_RULES), PolicySettings()) == rules
 
 
 @pytest.mark.parametrize(

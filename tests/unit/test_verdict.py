@@ -212,8 +212,9 @@ def test_one_sick_reading_and_then_none_is_not_death(sick: object) -> None:
 def test_nothing_that_piled_up_over_a_gap_is_acted_upon(sick: object) -> None:
     """After a long gap a condition must hold anew."""
     story = serving(99.0).read(sick)  # type: ignore[arg-type]
-    story.tick(3700.0)
+    story.asleep(3700.0)
     assert not story.acts
+    assert story.events("watchdog.gap")
 
 
 def test_a_start_that_nobody_can_see_is_not_killed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from watchdog.core.model import SERVING, Finding, HoldReason, Mode, Subject, SubjectKind
 from watchdog.core.state import EngineState, State
@@ -24,9 +24,8 @@ def own(state: State, engine: EngineState) -> frozenset[Subject]:
         return frozenset()
     if engine.settings.gpus is not None:
         return engine.cards | _configured(state, engine.settings.gpus)
-    named = frozenset(card for card in state.cards if not card.name.startswith(_PLACE))
     if not engine.cards:
-        return named
+        return frozenset(card for card in state.cards if not card.name.startswith(_PLACE))
     return engine.cards | _unnamed(state) if engine.adopted else engine.cards
 
 
@@ -78,17 +77,27 @@ def concerned(state: State, subject: Subject) -> tuple[str, ...]:
             return tuple(state.engines)
 
 
-def _findings(state: State, engine: EngineState, cards: frozenset[Subject]) -> Iterator[Finding]:
+def _findings(
+    state: State,
+    engine: EngineState,
+    which: Callable[[State, EngineState], frozenset[Subject]],
+) -> Iterator[Finding]:
     """Firing findings with consequences for the engine: its own, its cards', and the machine's.
+
+    ``which`` tells its cards; it is only asked when something fires.
 
     Those about the machine are about its driver, which an engine without a GPU does not need. A
     rule that only observes has no consequences.
     """
-    driven = uses_gpus(state, engine)
-    for (_, subject), seen in state.watches.items():
-        finding = seen.firing
-        if finding is None or finding.mode is not Mode.ACT:
-            continue
+    firing = [
+        (subject, seen.firing)
+        for (_, subject), seen in state.watches.items()
+        if seen.firing is not None and seen.firing.mode is Mode.ACT
+    ]
+    if not firing:
+        return
+    cards, driven = which(state, engine), uses_gpus(state, engine)
+    for subject, finding in firing:
         machine = subject.kind is SubjectKind.HOST and driven
         if subject in cards or subject == engine.subject or machine:
             yield finding
@@ -96,14 +105,12 @@ def _findings(state: State, engine: EngineState, cards: frozenset[Subject]) -> I
 
 def faults(state: State, engine: EngineState) -> tuple[str, ...]:
     """Why the engine cannot serve from its cards, in words; empty when it can."""
-    return tuple(
-        words(state, one) for one in _findings(state, engine, _sure(state, engine)) if one.fault
-    )
+    return tuple(words(state, one) for one in _findings(state, engine, _sure) if one.fault)
 
 
 def hold(state: State, engine: EngineState) -> tuple[HoldReason, str] | None:
     """Why no restart of the engine can help now, and in words; None when one can."""
-    for finding in _findings(state, engine, own(state, engine)):
+    for finding in _findings(state, engine, own):
         if finding.holds is not None:
             return finding.holds, words(state, finding)
     return None

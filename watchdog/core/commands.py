@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchdog.core import cards, incidents, rules
+from watchdog.core import cards, incidents, ladder, rules
 from watchdog.core.lifecycle import set_out
 from watchdog.core.model import (
     Cause,
@@ -19,7 +19,7 @@ from watchdog.core.model import (
     Verb,
 )
 from watchdog.core.policy import forgiven
-from watchdog.core.state import EngineState, State
+from watchdog.core.state import EngineState, State, StoppedBy
 
 _Done = tuple[State, tuple[Decision, ...], tuple[Record, ...]]
 
@@ -42,7 +42,7 @@ def commanded(state: State, event: Commanded) -> _Done:
         case Verb.RESUME if state.pause is None:
             return state, (), ()
         case Verb.RESUME:
-            state = replace(state, pause=None, watches=rules.rewound(state.watches))
+            state = replace(rules.rewound(state), pause=None)
             return state, (), (Record("watchdog.resumed", "info"),)
         case Verb.LEAVE:
             return replace(state, shutting_down=True), (), ()
@@ -97,7 +97,7 @@ def _reset(state: State, engine: EngineState, at: Seconds) -> _Done:
     if engine.history.breaker_open:
         records = (Record("breaker.closed", "info", (("engine", engine.name),)),)
     engine = forgiven(engine)
-    state = state.with_engine(engine)
+    state = ladder.forgiven(state.with_engine(engine), engine.subject)
     if engine.in_flight or engine.pending is not None or not engine.history.wanted:
         return state, (), records
     state, decisions, more = execute(state, engine, Verb.START, at)
@@ -116,9 +116,9 @@ def _meant(engine: EngineState, verb: Verb) -> EngineState:
     history = engine.history
     match verb:
         case Verb.STOP:
-            history = replace(history, wanted=False)
+            history = replace(history, wanted=False, stopped_by=StoppedBy.OPERATOR)
         case Verb.START | Verb.RESTART:
-            history = replace(history, wanted=True, given_up=None)
+            history = replace(history, wanted=True, given_up=None, stopped_by=StoppedBy.NOBODY)
         case _:
             pass
     return replace(engine, history=history)

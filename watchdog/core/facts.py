@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from watchdog.core import lessons, vitals
-from watchdog.core.lifecycle import move
+from watchdog.core.lifecycle import LIFE, move
 from watchdog.core.model import (
     ActionFinished,
     Cause,
@@ -50,14 +50,19 @@ def took(state: State, event: Event, settings: PolicySettings) -> _Taken:
 def _read(state: State, reading: Reading) -> State:
     name = reading.subject.name if reading.subject is not None else ""
     readings = {**state.readings, (reading.probe, name): reading}
-    state = replace(state, readings=readings)
     engine = state.engines.get(name)
-    if engine is None or reading.error is not None or reading.generation != engine.generation:
-        return state
-    if not engine.generation:
-        return state
+    if engine is None or not _believed(engine, reading):
+        return replace(state, readings=readings)
     seen = vitals.absorb(engine.vitals, reading, engine.settings.fusion)
-    return state.with_engine(replace(engine, vitals=seen))
+    engines = {**state.engines, name: replace(engine, vitals=seen)}
+    return replace(state, readings=readings, engines=engines)
+
+
+def _believed(engine: EngineState, reading: Reading) -> bool:
+    return bool(engine.generation) and (reading.error, reading.generation) == (
+        None,
+        engine.generation,
+    )
 
 
 def _spawned(state: State, event: EngineSpawned) -> _Taken:
@@ -150,7 +155,9 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
     if engine is None or engine.subject != outcome.target:
         return state, ()
     engine = replace(engine, in_flight="")
-    if not outcome.ok:
+    if outcome.action not in LIFE:
+        pass  # its processes are as they were
+    elif not outcome.ok:
         engine = _not_done(engine, event, settings)
     elif outcome.action == "stop_engine":
         engine = _stopped(engine, event)

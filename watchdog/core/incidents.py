@@ -16,7 +16,7 @@ from watchdog.core.model import (
     Severity,
     Subject,
 )
-from watchdog.core.state import EngineState, State
+from watchdog.core.state import EngineState, State, StoppedBy
 
 _KEPT = 50
 """Closed incidents that stay in memory; the store keeps more."""
@@ -95,6 +95,8 @@ def _outcome(incident: Incident, engine: EngineState | None) -> str:
     if engine.verdict in SERVING:
         by_hand = engine.start_cause is Cause.OPERATOR and incident.actions
         return "operator" if by_hand else "recovered" if incident.actions else "cleared"
+    if engine.history.stopped_by is StoppedBy.RULE:
+        return "given_up"
     return "cleared" if engine.history.wanted else "operator"
 
 

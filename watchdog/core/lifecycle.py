@@ -10,6 +10,9 @@ from watchdog.core.state import EngineState
 
 _S = ProcessState
 
+LIFE = frozenset({"start_engine", "stop_engine", "restart_engine"})
+"""The actions that begin or end processes of an engine."""
+
 TRANSITIONS: dict[ProcessState, frozenset[ProcessState]] = {
     # nothing runs; a start was decided, or an engine of an earlier watchdog was found
     _S.STOPPED: frozenset({_S.STARTING, _S.RUNNING, _S.STOPPING, _S.BACKOFF, _S.GIVEN_UP}),
@@ -38,7 +41,12 @@ def move(engine: EngineState, to: ProcessState, at: Seconds) -> EngineState:
 
 
 def set_out(engine: EngineState, action: str, at: Seconds) -> EngineState:
-    """``engine`` with ``action`` under way: what it was doing before is over."""
+    """``engine`` with ``action`` under way: what it was doing before is over.
+
+    An action that is none of ``LIFE`` leaves its processes as they are.
+    """
+    if action not in LIFE:
+        return replace(engine, in_flight=action, charged=False)
     if action == "start_engine":
         engine = replace(
             move(engine, ProcessState.STARTING, at),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 Seconds = float
 Value = bool | int | float | str
@@ -30,6 +31,10 @@ class Subject:
     kind: SubjectKind
     name: str
 
+    def __hash__(self) -> int:
+        """By the name alone, which tells subjects apart: every step looks hundreds of them up."""
+        return hash(self.name)
+
     def __str__(self) -> str:
         return f"{self.kind.value}/{self.name}"
 
@@ -37,6 +42,7 @@ class Subject:
 HOST = Subject(SubjectKind.HOST, "host")
 
 
+@lru_cache(maxsize=1024)
 def engine_subject(name: str) -> Subject:
     """The subject of the engine that the configuration calls ``name``."""
     return Subject(SubjectKind.ENGINE, name)
@@ -112,7 +118,10 @@ SERVING = frozenset({Verdict.READY, Verdict.BUSY})
 
 
 class Cause(StrEnum):
-    """Why an engine exited or was (re)started. An exit nobody asked for is never ``clean``."""
+    """Why an engine exited or was (re)started. An exit nobody asked for is never ``clean``.
+
+    ``rule`` is a restart that a rule asked for although the engine had not failed.
+    """
 
     CLEAN = "clean"
     OPERATOR = "operator"
@@ -135,6 +144,7 @@ class Cause(StrEnum):
     NCCL_FAILURE = "nccl_failure"
     GPU_FAULT = "gpu_fault"
     XID = "xid"
+    RULE = "rule"
     UNKNOWN = "unknown"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from watchdog.core import cards
-from watchdog.core.model import Cause, Finding, HoldReason, Mode, ProcessState, Seconds
+from watchdog.core.model import Cause, Finding, HoldReason, Mode, ProcessState, Seconds, Verdict
 from watchdog.core.state import (
     Budget,
     EngineState,
@@ -13,25 +13,12 @@ from watchdog.core.state import (
     Restart,
     RestartHistory,
     State,
+    StoppedBy,
 )
 
-INCURABLE = frozenset(
-    {
-        Cause.BAD_ARGUMENTS,
-        Cause.MODEL_MISSING,
-        Cause.MODEL_CHANGED,
-        Cause.DRIVER_TOO_OLD,
-        Cause.DRIVER_MISMATCH,
-        Cause.CUDA_COMPAT_UNSUPPORTED,
-    }
-)
-"""Causes of a failed start that stay as they are until a person changes something."""
 
-
-def restraint(
-    state: State, engine: EngineState, finding: Finding, at: Seconds, policy: PolicySettings
-) -> HoldReason | None:
-    """Why ``finding`` must not be acted upon at ``at``; None when it may be."""
+def barred(state: State, engine: EngineState, finding: Finding) -> HoldReason | None:
+    """Why nothing may be done about ``finding`` whatever its rule says; None when it may."""
     if engine.process is ProcessState.UNKILLABLE:
         return HoldReason.UNKILLABLE
     if _under_way(state, engine):
@@ -43,7 +30,38 @@ def restraint(
     outranked = cards.hold(state, engine)
     if outranked is not None:
         return outranked[0]
+    return HoldReason.STALE if _stale(state, engine) else None
+
+
+def spent(engine: EngineState, at: Seconds, policy: PolicySettings) -> HoldReason | None:
+    """Why the account of the engine allows no action at ``at``; None when it does."""
     return _spent(engine.history, at, policy) or _waiting(engine, at)
+
+
+def spares(engine: EngineState, action: str) -> str:
+    """Why a rule must not do ``action`` to the engine as it is, in words; "" when it may.
+
+    No rule outranks the first promise: while requests are in an engine that serves, it is let be.
+    """
+    match action:
+        case _ if engine.history.stopped_by is StoppedBy.OPERATOR:
+            return "the engine was stopped by an operator"
+        case "start_engine":
+            return "" if engine.process is ProcessState.STOPPED else "the engine is not stopped"
+        case _ if engine.process is ProcessState.STOPPED:
+            return "the engine is stopped"
+        case _:
+            return "the engine is busy" if engine.health is Verdict.BUSY else ""
+
+
+def _stale(state: State, engine: EngineState) -> bool:
+    """After a gap in which nobody looked, a verdict on a living engine needs a look to be true."""
+    live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
+    if state.gap_at is None or not live:
+        return False
+    vitals = engine.vitals
+    looks = (vitals.process_at, vitals.health_at, vitals.canary_at, vitals.metrics_at)
+    return not any(seen is not None and seen >= state.gap_at for seen in looks)
 
 
 def _under_way(state: State, engine: EngineState) -> bool:
@@ -103,11 +121,10 @@ def failed(  # noqa: PLR0913 - one failure, whole
 
     ``curable`` says that a retry may help although the cause is of those that it cannot cure.
     """
-    history = engine.history
     stable = engine.ready_at is not None and at - engine.ready_at >= policy.reset_after_ready
-    failures = 0 if stable else history.failures
-    incurable = cause in INCURABLE and engine.ready_at is None and not curable
-    history = replace(history, failures=failures, given_up=cause if incurable else history.given_up)
+    history = _row(engine.history, cause, stable=stable)
+    if not curable and history.repeats > _worth(engine, cause, policy):
+        history = replace(history, given_up=cause)
     return replace(
         engine,
         history=history,
@@ -115,8 +132,22 @@ def failed(  # noqa: PLR0913 - one failure, whole
         explanation=explanation,
         failed_at=at,
         began_at=at,
-        retry_at=at + backoff(failures, engine.generation, policy),
+        retry_at=at + backoff(history.failures, engine.generation, policy),
     )
+
+
+def _row(history: RestartHistory, cause: Cause, *, stable: bool) -> RestartHistory:
+    """The row of failures with one more; ten minutes of service ended the one before."""
+    if stable:
+        return replace(history, failures=0, repeated=cause, repeats=1)
+    repeats = history.repeats + 1 if cause is history.repeated else 1
+    return replace(history, repeated=cause, repeats=repeats)
+
+
+def _worth(engine: EngineState, cause: Cause, policy: PolicySettings) -> float:
+    """Restarts in a row; an engine that has served with the same command is worth one at least."""
+    retries = policy.retries.get(cause, float("inf"))
+    return retries if engine.ready_at is None else max(retries, 1)
 
 
 def charge(engine: EngineState, at: Seconds, policy: PolicySettings) -> EngineState:
@@ -145,5 +176,12 @@ def open_breaker(engine: EngineState) -> EngineState:
 
 def forgiven(engine: EngineState) -> EngineState:
     """``engine`` with breaker closed and account cleared: a person took over."""
-    history = replace(engine.history, restarts=(), failures=0, breaker_open=False, given_up=None)
+    history = replace(
+        engine.history,
+        restarts=(),
+        failures=0,
+        repeats=0,
+        breaker_open=False,
+        given_up=None,
+    )
     return replace(engine, history=history, retry_at=None)

@@ -6,7 +6,6 @@ None (not known) neither fires nor resolves; what was pending must hold anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from watchdog.core.conditions import Condition, View
@@ -20,7 +19,7 @@ from watchdog.core.model import (
     SubjectKind,
     Value,
 )
-from watchdog.core.state import Watch
+from watchdog.core.state import State, Watch
 
 WatchKey = tuple[str, Subject]
 
@@ -31,10 +30,12 @@ _FORGOTTEN: Seconds = 3600.0
 class Rule:
     """One rule. ``actions`` is a ladder: the next rung is for when the one before did not help.
 
-    ``hold_for`` and ``clear_for`` are the configuration's ``for`` and ``clear_for``, in seconds.
-    ``runbook`` is the page for on-call, by default the one of the rule's name. ``holds`` names why
-    restarts of the engines that the subject concerns are held while it fires; ``fault`` says that
-    they cannot serve from it.
+    ``hold_for`` and ``clear_for`` are the configuration's ``for`` and ``clear_for``, in seconds;
+    ``cooldown`` is the rest after an action of this rule. While a rule of ``inhibited_by`` fires
+    about the same thing, this one neither acts nor opens an incident. ``runbook`` is the page for
+    on-call, by default the one of the rule's name. ``holds`` names why restarts of the engines that
+    the subject concerns are held while it fires; ``fault`` says that they cannot serve from it.
+    ``evidence`` are names of a view; ``reason`` says why the rule is as it is.
     """
 
     name: str
@@ -44,12 +45,15 @@ class Rule:
     summary: str
     hold_for: Seconds = 0.0
     clear_for: Seconds = 0.0
+    cooldown: Seconds = 0.0
     actions: tuple[str, ...] = ()
+    inhibited_by: tuple[str, ...] = ()
     mode: Mode = Mode.ACT
     runbook: str = ""
     evidence: tuple[str, ...] = ()
     holds: HoldReason | None = None
     fault: bool = False
+    reason: str = ""
 
 
 def watch(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
@@ -80,6 +84,8 @@ def _unknown(rule: Rule, before: Watch, at: Seconds) -> Watch:
 
 
 def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
+    if before.firing is not None and before.clear_since is None and before.unseen_since is None:
+        return before
     since = before.pending_since if before.pending_since is not None else at
     firing = before.firing
     if firing is None and at - since >= rule.hold_for:
@@ -120,13 +126,24 @@ def next_look(rule: Rule, seen: Watch) -> Seconds | None:
     return None if seen.pending_since is None else seen.pending_since + rule.hold_for
 
 
-def rewound(watches: Mapping[WatchKey, Watch]) -> dict[WatchKey, Watch]:
-    """Watches after a pause: what it held back, and what was pending, must hold anew."""
-    return {
+def rewound(state: State) -> State:
+    """``state`` after a pause: what it held back, and what was pending, must hold anew."""
+    watches = {
         key: replace(seen, pending_since=None, firing=None, held=None) if _held_back(seen) else seen
-        for key, seen in watches.items()
+        for key, seen in state.watches.items()
     }
+    return replace(state, watches=watches, judged=frozenset())
 
 
 def _held_back(seen: Watch) -> bool:
     return seen.firing is None or seen.held is HoldReason.PAUSED
+
+
+def restarted(state: State) -> State:
+    """``state`` after a time in which nobody looked: every duration that runs begins anew."""
+    watches = {
+        key: replace(seen, pending_since=None, clear_since=None)
+        for key, seen in state.watches.items()
+        if seen.firing is not None
+    }
+    return replace(state, watches=watches, judged=frozenset())

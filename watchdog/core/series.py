@@ -3,48 +3,115 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
-from watchdog.core.model import Seconds
+from watchdog.core.conditions import Figure
+from watchdog.core.model import Seconds, Value
 
-_POINTS = 60
-"""Points kept of a window: its figures are exact to a sixtieth of it, whatever the period."""
+_BUCKETS = 60
+"""Parts of a window: its figures are exact to a sixtieth of it, whatever the period."""
 
-Point = tuple[Seconds, float]
+Bucket = tuple[Seconds, Seconds, float]
+"""The end of the bucket before it, its own last point, and what was found in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The last ``window`` seconds of one sample, oldest first; the newest point is always exact."""
+    """One figure over the last ``window`` seconds of one sample; the newest bucket is the last.
 
+    A bucket holds the sum of the rises, the number of changes, the extreme, or for an average the
+    value times the seconds it held: nothing short is lost between two buckets. ``total`` is what
+    all buckets together hold.
+    """
+
+    figure: Figure
     window: Seconds
-    points: tuple[Point, ...] = ()
+    began: Seconds = 0.0
+    last: Value = 0.0
+    buckets: tuple[Bucket, ...] = ()
+    total: float = 0.0
 
-    def with_point(self, at: Seconds, value: float) -> Series:
+    def with_point(self, at: Seconds, value: Value) -> Series:
         """The series a reading later. After a gap of a whole window it begins anew."""
-        points = self.points
-        if points and at - points[-1][0] > self.window:
-            points = ()
-        if len(points) > 1 and at - points[-2][0] < self.window / _POINTS:
-            points = points[:-1]
-        start = at - self.window
-        first = 0
-        while first + 1 < len(points) and points[first + 1][0] <= start:
-            first += 1
-        return Series(self.window, (*points[first:], (at, value)))
+        if not self.buckets or at - self.buckets[-1][1] > self.window:
+            first = _amount(self.figure, None, value, 0.0)
+            return Series(self.figure, self.window, at, value, ((at, at, first),), first)
+        began, seen, amount = self.buckets[-1]
+        more = _amount(self.figure, self.last, value, at - seen)
+        kept = self._since(at - self.window)
+        if at - began < self.window / _BUCKETS:
+            buckets = (*kept[:-1], (began, at, _joined(self.figure, amount, more)))
+        else:
+            buckets = (*kept, (seen, at, more))
+        if kept is self.buckets:
+            total = _joined(self.figure, self.total, more)
+        else:  # summed up anew, or rounding errors would pile up for ever
+            total = _together(self.figure, buckets)
+        return Series(self.figure, self.window, self.began, value, buckets, total)
+
+    def _since(self, start: Seconds) -> tuple[Bucket, ...]:
+        """Without what ended before the window began."""
+        if self.buckets[0][1] > start:
+            return self.buckets
+        return tuple(bucket for bucket in self.buckets if bucket[1] > start)
 
     @property
     def covered(self) -> bool:
         """Whether the whole window was seen."""
-        return bool(self.points) and self.points[0][0] <= self.points[-1][0] - self.window
+        return bool(self.buckets) and self.buckets[-1][1] - self.began >= self.window
 
     @property
-    def increase(self) -> float:
-        """How much a counter rose; a fall is a counter that began anew at zero."""
-        values = [value for _, value in self.points]
-        return sum(new - old if new >= old else new for old, new in pairwise(values))
+    def value(self) -> float:
+        """The figure of what was seen of the window; raises ValueError when that is nothing."""
+        if not self.buckets:
+            raise ValueError("nothing was seen")
+        return self._average() if self.figure is Figure.AVG_OVER else self.total
 
-    @property
-    def most(self) -> float:
-        """The greatest value; raises ValueError when there is none."""
-        return max(value for _, value in self.points)
+    def _average(self) -> float:
+        """Of the window alone: the first bucket may have begun before it."""
+        began, ended, first = self.buckets[0]
+        start = max(began, self.buckets[-1][1] - self.window)
+        before = first * (start - began) / (ended - began) if ended > began else 0.0
+        span = self.buckets[-1][1] - start
+        return (self.total - before) / span if span > 0 else _number(self.last)
+
+
+def _amount(figure: Figure, before: Value | None, now: Value, lasted: Seconds) -> float:
+    """What one reading adds to its bucket; a fall of a counter is one that began anew at zero."""
+    match figure:
+        case Figure.INCREASE:
+            return 0.0 if before is None else _rise(_number(before), _number(now))
+        case Figure.CHANGES:
+            return float(before is not None and before != now)
+        case Figure.AVG_OVER:
+            return 0.0 if before is None else _number(before) * lasted
+        case _:
+            return _number(now)
+
+
+def _rise(old: float, new: float) -> float:
+    return new - old if new >= old else new
+
+
+def _joined(figure: Figure, one: float, other: float) -> float:
+    match figure:
+        case Figure.MAX_OVER:
+            return max(one, other)
+        case Figure.MIN_OVER:
+            return min(one, other)
+        case _:
+            return one + other
+
+
+def _together(figure: Figure, buckets: tuple[Bucket, ...]) -> float:
+    amounts = [amount for _, _, amount in buckets]
+    match figure:
+        case Figure.MAX_OVER:
+            return max(amounts)
+        case Figure.MIN_OVER:
+            return min(amounts)
+        case _:
+            return sum(amounts)
+
+
+def _number(value: Value) -> float:
+    return 0.0 if isinstance(value, str) else float(value)

@@ -1,13 +1,15 @@
 """What the core remembers between two events. Frozen: a step makes a new one.
 
-Everything that a restart of the watchdog must not forget is in ``RestartHistory`` and ``Pause``;
-the rest is learned anew within seconds.
+Everything that a restart of the watchdog must not forget is in ``RestartHistory``, ``Track`` and
+``Pause``; the rest is learned anew within seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
 
 from watchdog.core.model import (
     Cause,
@@ -89,9 +91,27 @@ class Budget:
     window: Seconds
 
 
+RETRIES: Mapping[Cause, int] = MappingProxyType(
+    {
+        Cause.BAD_ARGUMENTS: 0,
+        Cause.MODEL_MISSING: 0,
+        Cause.MODEL_CHANGED: 0,
+        Cause.DRIVER_TOO_OLD: 0,
+        Cause.DRIVER_MISMATCH: 0,
+        Cause.CUDA_COMPAT_UNSUPPORTED: 0,
+        Cause.CUDA_OOM: 1,
+    }
+)
+"""What stays as it is until a person changes something is not tried again. Memory that ran out once
+may have been a chance; twice in a row it is the configuration."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Restraint, in seconds. The defaults are those of the configuration."""
+    """Restraint, in seconds. The defaults are those of the configuration.
+
+    ``retries`` is how many restarts in a row one cause is worth; the others have the budgets alone.
+    """
 
     backoff_initial: Seconds = 1.0
     backoff_max: Seconds = 300.0
@@ -99,6 +119,7 @@ class PolicySettings:
     reset_after_ready: Seconds = 600.0
     restart_budget: Budget = Budget(5, 3600.0)
     boot_budget: Budget = Budget(3, 3600.0)
+    retries: Mapping[Cause, int] = field(default_factory=lambda: RETRIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +130,21 @@ class Restart:
     boot: bool = False
 
 
+class StoppedBy(StrEnum):
+    """Who wants an engine to stay stopped. A person's word no rule takes back."""
+
+    NOBODY = ""
+    OPERATOR = "operator"
+    RULE = "rule"
+
+
 @dataclass(frozen=True, slots=True)
 class RestartHistory:
     """What restraint is decided from; kept in the store across restarts of the watchdog.
 
     ``failures`` counts failures in a row since the engine was last ready for long.
-    ``given_up`` is the cause that a retry cannot cure.
+    ``repeats`` is how many of the last of them had the cause ``repeated``. ``given_up`` is the
+    cause that a retry cannot cure. ``stopped_by`` is who stopped it for good.
     """
 
     restarts: tuple[Restart, ...] = ()
@@ -123,6 +153,23 @@ class RestartHistory:
     given_up: Cause | None = None
     wanted: bool = True
     starts: int = 0
+    repeated: Cause = Cause.UNKNOWN
+    repeats: int = 0
+    stopped_by: StoppedBy = StoppedBy.NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What a rule has done about a subject, kept across restarts of the watchdog.
+
+    ``rung`` is the next one of its ladder. ``ended_at`` is None while its action runs;
+    ``healed_at`` is when the finding cleared after it, None while it fires.
+    """
+
+    rung: int = 0
+    acted_at: Seconds = 0.0
+    ended_at: Seconds | None = None
+    healed_at: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +287,10 @@ class Watch:
 class State:
     """Everything the core knows. ``readings`` holds the last reading of each (probe, subject).
 
-    ``views`` and ``series`` are what rules about the box see; ``cards`` has the index of every
-    GPU ever seen.
+    ``views`` and ``series`` are what rules see; ``cards`` has the index of every GPU ever seen.
+    ``judged`` are the probes whose last readings all rules in force have seen.
+    ``proven`` are the probes that have worked, ``failing`` those of them that fail now. ``at`` is
+    the time of the last event; ``gap_at`` is when the last gap ended in which nobody looked.
     """
 
     engines: Mapping[str, EngineState] = field(default_factory=dict)
@@ -250,6 +299,12 @@ class State:
     views: Mapping[Subject, Parts] = field(default_factory=dict)
     series: Mapping[tuple[Subject, str], Series] = field(default_factory=dict)
     cards: Mapping[Subject, str] = field(default_factory=dict)
+    tracks: Mapping[tuple[str, Subject], Track] = field(default_factory=dict)
+    judged: frozenset[str] = frozenset()
+    proven: frozenset[str] = frozenset()
+    failing: frozenset[str] = frozenset()
+    at: Seconds | None = None
+    gap_at: Seconds | None = None
     incidents: tuple[Incident, ...] = ()
     incident_serial: int = 0
     mode: Mode = Mode.ACT

@@ -1,4 +1,4 @@
-"""What is known of GPUs, the host and engines from probes of the box, ready for rules.
+"""What is known of GPUs, the host and engines, ready for rules.
 
 A view is rebuilt from one reading at a time: what a probe did not bring again is not known any
 more. Names are ``probe.sample``, with ``.label`` behind it for labels of the sample's own.
@@ -11,15 +11,31 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from watchdog.core import cards
-from watchdog.core.conditions import Window, samples, windows
-from watchdog.core.model import Mode, Reading, Sampled, Seconds, Subject, SubjectKind, Value
-from watchdog.core.rules import Rule
+from watchdog.core.conditions import Figure, Window
+from watchdog.core.lifecycle import LIFE
+from watchdog.core.model import (
+    HOST,
+    Labels,
+    ProcessState,
+    Reading,
+    Sampled,
+    Seconds,
+    Subject,
+    SubjectKind,
+    Value,
+    Verdict,
+)
 from watchdog.core.series import Series
-from watchdog.core.state import Parts, State
+from watchdog.core.state import EngineState, Parts, State
 
+News = Mapping[Subject, frozenset[str] | None]
+"""Of whom something was told, and under which names it is new; None: under all."""
+
+SELF = "watchdog"
+"""The part of the host's view that is about ourselves."""
 _UNNAMED = "index-"
 _PLACES = (_UNNAMED, "pci-")
-_IDENTITY = {
+IDENTITY: Mapping[SubjectKind, frozenset[str]] = {
     SubjectKind.GPU: frozenset({"gpu", "uuid"}),
     SubjectKind.ENGINE: frozenset({"engine"}),
 }
@@ -34,84 +50,180 @@ class BoxView:
 
     def get(self, name: str, /) -> Value | None:
         """The value, or None when it is not known."""
-        part = self.parts.get(name.partition(".")[0])
+        part = self.parts.get(_part(name))
         return None if part is None else part.get(name)
+
+    def labelled(self, name: str, /) -> Mapping[str, Value]:
+        """The known values of a sample by its label."""
+        start = f"{name}."
+        part = self.parts.get(_part(name), {})
+        return {
+            key.removeprefix(start): value for key, value in part.items() if key.startswith(start)
+        }
+
+
+@lru_cache(maxsize=4096)
+def _part(name: str) -> str:
+    """The probe whose part has it: ``gpu`` of ``gpu.state`` and ``increase(gpu.replays, 5m)``."""
+    head, bracket, rest = name.partition("(")
+    return (rest if bracket and "." not in head else name).partition(".")[0]
 
 
 def of(state: State, subject: Subject) -> BoxView:
     """All that is known of a GPU or the host; of a GPU also what its engines want of it."""
     parts = state.views.get(subject, {})
     if subject.kind is SubjectKind.GPU:
-        parts = {**parts, "engine": _engines(state, subject)}
+        parts = {**parts, "engines": _engines(state, subject)}
     return BoxView(parts)
 
 
 def _engines(state: State, card: Subject) -> Mapping[str, Value]:
     users = tuple(cards.on_card(state, card))
     waiting = [user.vitals.waiting for user in users if user.vitals.waiting is not None]
-    values: dict[str, Value] = {"engine.ours": bool(users)}
+    values: dict[str, Value] = {"engines.present": bool(users)}
     if waiting:
-        values["engine.waiting"] = sum(waiting)
+        values["engines.waiting"] = sum(waiting)
     return values
 
 
-@lru_cache(maxsize=64)
-def asking(rule_set: tuple[Rule, ...], probe: str) -> tuple[Rule, ...]:
-    """The rules about the box whose answer a reading of the probe can change."""
-    return tuple(rule for rule in about_box(rule_set) if probe in _sources(rule))
+def of_engine(state: State, engine: EngineState) -> BoxView:
+    """All that rules can ask about an engine: its state, and what probes found of it."""
+    return BoxView({**state.views.get(engine.subject, {}), "engine": _own(engine)})
 
 
-def about_box(rule_set: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The rules about GPUs and the host that are not switched off."""
-    return tuple(
-        rule
-        for rule in rule_set
-        if rule.subject is not SubjectKind.ENGINE and rule.mode is not Mode.OFF
-    )
+def _own(engine: EngineState) -> Mapping[str, Value]:
+    """Its health is not known in transition: a finding that led to a restart lives until it serves.
+
+    What is wanted is not known while it is started or stopped: a finding lives until the outcome.
+    """
+    values: dict[str, Value] = {
+        "engine.process": engine.process.value,
+        "engine.verdict": engine.verdict.value,
+        "engine.cause": engine.cause.value,
+        "engine.reason": "; ".join(engine.reasons) or engine.explanation,
+        "engine.members": engine.vitals.members,
+        "engine.action": engine.in_flight,
+    }
+    if engine.health not in _IN_TRANSITION:
+        values["engine.health"] = engine.health.value
+    if engine.in_flight not in LIFE:
+        values["engine.wanted"] = engine.history.wanted
+    return values
 
 
-def _sources(rule: Rule) -> frozenset[str]:
-    return frozenset(name.partition(".")[0] for name in samples(rule.when))
-
-
-@lru_cache(maxsize=8)
-def wanted(rule_set: tuple[Rule, ...]) -> Mapping[str, tuple[Window, ...]]:
-    """The windows that the rules look through, by sample."""
-    found: dict[str, tuple[Window, ...]] = {}
-    for rule in rule_set:
-        for window in windows(rule.when):
-            if window not in found.get(window.sample, ()):
-                found[window.sample] = (*found.get(window.sample, ()), window)
-    return found
+_IN_TRANSITION = frozenset({Verdict.STARTING, Verdict.STOPPING, Verdict.UNKILLABLE})
 
 
 def absorb(
     state: State, reading: Reading, needed: Mapping[str, tuple[Window, ...]]
-) -> tuple[State, frozenset[Subject]]:
-    """``state`` with a reading of the box, and the subjects of which something new is known."""
+) -> tuple[State, News]:
+    """``state`` with a reading, and what is new by it.
+
+    A reading of one engine tells nothing of the others; one of a generation that is gone nothing
+    at all.
+    """
+    if not _believed(state, reading):
+        return state, {}
     probe = reading.probe
     fresh: dict[Subject, dict[str, Value]] = {}
     samples = [_known_as(state, sample) for sample in reading.samples]
     for sample in samples:
         fresh.setdefault(sample.subject, {})[name_of(probe, sample)] = sample.value
     series = {**state.series, **_grown(state, fresh, needed, reading.at)}
-    touched = fresh.keys() | {subject for subject, parts in state.views.items() if probe in parts}
+    touched = fresh.keys() | _told_before(state, reading)
     views = dict(state.views)
+    news: dict[Subject, frozenset[str] | None] = {}
     for subject in touched:
         part = fresh.get(subject, {})
         part |= _figures(series, subject, part, needed)
-        views[subject] = {**views.get(subject, {}), probe: part}
+        before = views.get(subject, {})
+        news[subject] = _changed(before.get(probe), part)
+        views[subject] = {**before, probe: part}
     known = _cards(state.cards, samples)
-    return replace(state, views=views, series=series, cards=known), frozenset(touched)
+    return replace(state, views=views, series=series, cards=known), news
+
+
+def _changed(before: Mapping[str, Value] | None, now: Mapping[str, Value]) -> frozenset[str] | None:
+    if before is None:
+        return None
+    changed = {name for name, value in now.items() if before.get(name) != value}
+    changed |= before.keys() - now.keys()
+    return frozenset(changed.union(map(_whole, changed)))
+
+
+@lru_cache(maxsize=8192)
+def _whole(name: str) -> str:
+    """The sample of a label's value: ``gpu.throttled`` of ``gpu.throttled.hw_thermal``."""
+    return ".".join(name.split(".", 2)[:2])
+
+
+def _believed(state: State, reading: Reading) -> bool:
+    if reading.subject is None:
+        return True
+    engine = state.engines.get(reading.subject.name)
+    return (
+        engine is not None and bool(engine.generation) and engine.generation == reading.generation
+    )
+
+
+def _told_before(state: State, reading: Reading) -> frozenset[Subject]:
+    """Of whom the probe told at its last look: what it does not tell again is not known."""
+    if reading.subject is not None:
+        return frozenset({reading.subject})
+    return frozenset(subject for subject, parts in state.views.items() if reading.probe in parts)
+
+
+def without_life(state: State, engine: EngineState) -> State:
+    """``state`` without what was seen of a generation that is gone."""
+    parts = state.views.get(engine.subject)
+    seen = {probe for probe, name in state.readings if name == engine.name}
+    if parts is None or not seen & parts.keys():
+        return state
+    kept = {probe: part for probe, part in parts.items() if probe not in seen}
+    return replace(state, views={**state.views, engine.subject: kept})
+
+
+def reporting(state: State, reading: Reading) -> tuple[State, bool]:
+    """``state`` with which probes fail that have worked, and whether that is news.
+
+    Those of an engine only count while it runs: nobody answers before.
+    """
+    name = (
+        reading.probe if reading.subject is None else f"{reading.probe} of {reading.subject.name}"
+    )
+    engine = state.engines.get(reading.subject.name) if reading.subject is not None else None
+    if engine is not None and engine.generation != reading.generation:
+        return state, False
+    ok = reading.error is None
+    if ok and name in state.proven and name not in state.failing:
+        return state, False
+    proven = state.proven | {name} if ok else state.proven
+    failing = state.failing - {name} if ok or not _due(state, reading) else state.failing | {name}
+    failing &= proven
+    first = SELF not in state.views.get(HOST, {})
+    if (proven, failing) == (state.proven, state.failing) and not first:
+        return state, False
+    part: dict[str, Value] = {f"{SELF}.failing_probes": ", ".join(sorted(failing))}
+    views = {**state.views, HOST: {**state.views.get(HOST, {}), SELF: part}}
+    news = first or failing != state.failing
+    return replace(state, views=views, proven=proven, failing=failing), news
+
+
+def _due(state: State, reading: Reading) -> bool:
+    if reading.subject is None:
+        return True
+    engine = state.engines.get(reading.subject.name)
+    return engine is not None and engine.process is ProcessState.RUNNING
 
 
 def _known_as(state: State, sample: Sampled) -> Sampled:
     """A lost card does not say who it is to whoever asks first; at its index it is who it was."""
-    index = sample.subject.name.removeprefix(_UNNAMED)
-    if sample.subject.kind is not SubjectKind.GPU or index == sample.subject.name:
+    subject = sample.subject
+    if subject.kind is not SubjectKind.GPU or not subject.name.startswith(_UNNAMED):
         return sample
-    was = (card for card, at in state.cards.items() if at == index and card != sample.subject)
-    return replace(sample, subject=next(was, sample.subject))
+    index = subject.name.removeprefix(_UNNAMED)
+    was = (card for card, at in state.cards.items() if at == index and card != subject)
+    return replace(sample, subject=next(was, subject))
 
 
 def _grown(
@@ -124,10 +236,12 @@ def _grown(
     grown = {}
     for subject, part in fresh.items():
         for name, value in part.items():
-            for window in needed.get(name, ()) if not isinstance(value, str) else ():
+            for window in needed.get(name, ()):
+                if isinstance(value, str) and window.figure is not Figure.CHANGES:
+                    continue
                 key = (subject, window.name)
-                series = state.series.get(key) or Series(window.seconds)
-                grown[key] = series.with_point(at, float(value))
+                series = state.series.get(key) or Series(window.figure, window.seconds)
+                grown[key] = series.with_point(at, value)
     return grown
 
 
@@ -143,7 +257,7 @@ def _figures(
         for window in needed[name]:
             kept = series.get((subject, window.name))
             if kept is not None:
-                found[window.name] = kept.increase if window.figure == "increase" else kept.most
+                found[window.name] = kept.value
                 found[window.covered] = kept.covered
     return found
 
@@ -153,17 +267,17 @@ def renamed(state: State, reading: Reading) -> frozenset[Subject]:
 
     Such a card is called by its place (``index-0``, ``pci-0000:00:06.0``) until somebody names it.
     """
-    if reading.error is not None:
-        return frozenset()
-    told = {sample.subject for sample in reading.samples}
-    return frozenset(
+    unnamed = [
         subject
         for subject, parts in state.views.items()
         if subject.kind is SubjectKind.GPU
         and subject.name.startswith(_PLACES)
         and reading.probe in parts
-        and subject not in told
-    )
+    ]
+    if not unnamed or reading.error is not None:
+        return frozenset()
+    told = {sample.subject for sample in reading.samples}
+    return frozenset(subject for subject in unnamed if subject not in told)
 
 
 def forgotten(state: State, gone: frozenset[Subject]) -> State:
@@ -178,9 +292,14 @@ def forgotten(state: State, gone: frozenset[Subject]) -> State:
 
 def name_of(probe: str, sample: Sampled) -> str:
     """``gpu.throttled.hw_thermal``: the name by which rules know the sample."""
-    identity = _IDENTITY.get(sample.subject.kind, frozenset())
-    own = [value for label, value in sample.labels if label not in identity]
-    return ".".join((probe, sample.sample, *own)) if own else f"{probe}.{sample.sample}"
+    return _name(probe, sample.subject.kind, sample.sample, sample.labels)
+
+
+@lru_cache(maxsize=8192)
+def _name(probe: str, kind: SubjectKind, sample: str, labels: Labels) -> str:
+    identity = IDENTITY.get(kind, frozenset())
+    own = [value for label, value in labels if label not in identity]
+    return ".".join((probe, sample, *own))
 
 
 def _cards(known: Mapping[Subject, str], samples: Iterable[Sampled]) -> Mapping[Subject, str]:

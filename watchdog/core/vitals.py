@@ -88,10 +88,10 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
     stopped = int(_number(values, "stopped_members", 0))
     compilers = int(_number(values, "compilers", 0))
     core_seen = vitals.core_seen or cores > 0
-    vitals = _start_signs(vitals, values, at)
-    vitals = _cpu(vitals, values, at, settings)
+    more = {**_start_signs(vitals, values, at), **_cpu(vitals, values, at, settings)}
     return replace(
         vitals,
+        **more,  # type: ignore[arg-type]  # fields and types as named there
         process_at=at,
         leader_alive=bool(values.get("leader_alive", False)),
         members=int(_number(values, "members", 0)),
@@ -105,7 +105,9 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
     )
 
 
-def _start_signs(vitals: Vitals, values: Mapping[str, Value], at: Seconds) -> Vitals:
+def _start_signs(
+    vitals: Vitals, values: Mapping[str, Value], at: Seconds
+) -> Mapping[str, int | Seconds | None]:
     """Log lines, memory growth and new children are progress of a start; CPU time alone is not."""
     rss = int(_number(values, "rss_bytes", vitals.rss_bytes))
     log = int(_number(values, "log_bytes", vitals.log_bytes))
@@ -115,26 +117,25 @@ def _start_signs(vitals: Vitals, values: Mapping[str, Value], at: Seconds) -> Vi
         or members > vitals.members
         or rss > vitals.rss_bytes + _START_GROWTH_BYTES
     )
-    return replace(
-        vitals,
-        log_bytes=log,
-        rss_bytes=rss if moved else vitals.rss_bytes,
-        start_sign_at=at if moved else vitals.start_sign_at,
-    )
+    return {
+        "log_bytes": log,
+        "rss_bytes": rss if moved else vitals.rss_bytes,
+        "start_sign_at": at if moved else vitals.start_sign_at,
+    }
 
 
 def _cpu(
     vitals: Vitals, values: Mapping[str, Value], at: Seconds, settings: FusionSettings
-) -> Vitals:
+) -> Mapping[str, Seconds | None]:
     cpu = values.get("cpu_seconds")
     if cpu is None or isinstance(cpu, str):
-        return replace(vitals, cpu_seconds=None, quiet_since=None)
+        return {"cpu_seconds": None, "quiet_since": None}
     quiet = False
     if vitals.cpu_seconds is not None and vitals.process_at is not None:
         elapsed = max(at - vitals.process_at, 1e-3)
         quiet = (cpu - vitals.cpu_seconds) / elapsed < settings.quiet_cores
     began = vitals.process_at if vitals.quiet_since is None else vitals.quiet_since
-    return replace(vitals, cpu_seconds=float(cpu), quiet_since=began if quiet else None)
+    return {"cpu_seconds": float(cpu), "quiet_since": began if quiet else None}
 
 
 def _http(vitals: Vitals, reading: Reading) -> Vitals:
@@ -173,7 +174,14 @@ def _is_fault(status: int) -> bool:
 
 def progressed(vitals: Vitals, at: Seconds) -> Vitals:
     """Tokens moved at ``at``: whatever looked like a stall before then was none."""
-    return replace(vitals, progressed_at=at, timeouts=0, failing_since=None, canary_since=None)
+    return replace(vitals, progressed_at=at, **_PROGRESSED)  # type: ignore[arg-type]  # as named
+
+
+_PROGRESSED: Mapping[str, int | None] = {
+    "timeouts": 0,
+    "failing_since": None,
+    "canary_since": None,
+}
 
 
 def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
@@ -183,15 +191,16 @@ def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
         return vitals
     before = dict(vitals.progress)
     rose = any(value > before.get(rank, value) for rank, value in progress.items())
-    vitals = replace(
+    proof = {"progressed_at": reading.at, **_PROGRESSED} if rose else {}
+    return replace(
         vitals,
+        **proof,  # type: ignore[arg-type]  # fields and types as named there
         metrics_at=reading.at,
         progress=tuple(sorted(progress.items())),
         running=_total(reading, "running"),
         waiting=_total(reading, "waiting"),
         sleeping=any(s.sample == "sleeping" and bool(s.value) for s in reading.samples),
     )
-    return progressed(vitals, reading.at) if rose else vitals
 
 
 def _by_rank(reading: Reading, name: str) -> dict[str, float]:

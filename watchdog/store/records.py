@@ -21,6 +21,7 @@ KEPT_GENERATIONS = 200
 """Ended ones. The living are always kept."""
 
 _PAUSE = "pause"
+_TRACKS = "tracks"
 
 
 def _silent(_: str) -> None:
@@ -194,6 +195,14 @@ class Store:
     def load_pause(self) -> Saved | None:
         """The pause that was kept; None when there is none."""
         return self._load(_PAUSE)
+
+    def save_tracks(self, body: str) -> None:
+        """Keep what rules have done, with this moment as its anchor."""
+        self._save(_TRACKS, body)
+
+    def load_tracks(self) -> Saved | None:
+        """What ``save_tracks`` kept last."""
+        return self._load(_TRACKS)
 
     def save_incident(
         self, incident: str, body: str, opened: Seconds, resolved: Seconds | None = None

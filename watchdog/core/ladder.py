@@ -1,0 +1,110 @@
+"""What a rule does next about a subject: the rung of its ladder, its rest, and who outranks it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from watchdog.core import cards
+from watchdog.core.model import Finding, Mode, Reading, Seconds, Subject, SubjectKind
+from watchdog.core.rules import Rule, WatchKey
+from watchdog.core.state import EngineState, State, Track
+
+_OWN = "engine"
+"""What the core knows of an engine by itself; a gap in that is a matter of the policy."""
+
+
+def action(state: State, key: WatchKey, finding: Finding) -> str:
+    """The rung to take next. The last one is taken again: budgets and cool-down end that."""
+    track = state.tracks.get(key, Track())
+    return finding.actions[min(track.rung, len(finding.actions) - 1)]
+
+
+def resting_until(state: State, key: WatchKey, rule: Rule) -> Seconds | None:
+    """When the rest after its last action ends; None when there is none."""
+    track = state.tracks.get(key)
+    if track is None or not rule.cooldown:
+        return None
+    ended = track.ended_at if track.ended_at is not None else track.acted_at
+    return ended + rule.cooldown
+
+
+def acted(state: State, key: WatchKey, at: Seconds) -> State:
+    """``state`` after an action of ``key`` was decided: what comes next is the rung above."""
+    rung = state.tracks.get(key, Track()).rung + 1
+    return _with(state, key, Track(rung, acted_at=at))
+
+
+def ended(state: State, target: Subject, at: Seconds) -> State:
+    """``state`` after the action on ``target`` ended, well or not."""
+    for key, track in state.tracks.items():
+        if key[1] == target and track.ended_at is None:
+            state = _with(state, key, replace(track, ended_at=at))
+    return state
+
+
+def healed(state: State, key: WatchKey, at: Seconds) -> State:
+    """``state`` after the finding cleared: whether the action helped is known when it stays so."""
+    track = state.tracks.get(key)
+    return state if track is None else _with(state, key, replace(track, healed_at=at))
+
+
+def fired(state: State, key: WatchKey, at: Seconds, helped_after: Seconds) -> State:
+    """``state`` after the finding fired; healed for ``helped_after``, its ladder begins anew."""
+    track = state.tracks.get(key)
+    if track is None or track.healed_at is None:
+        return state
+    rung = 0 if at - track.healed_at >= helped_after else track.rung
+    return _with(state, key, replace(track, rung=rung, healed_at=None))
+
+
+def forgiven(state: State, target: Subject) -> State:
+    """``state`` without what was done about ``target``: a person took over."""
+    kept = {key: track for key, track in state.tracks.items() if key[1] != target}
+    return state if len(kept) == len(state.tracks) else replace(state, tracks=kept)
+
+
+def _with(state: State, key: WatchKey, track: Track) -> State:
+    return replace(state, tracks={**state.tracks, key: track})
+
+
+def looked(state: State, rule: Rule, engine: EngineState, since: Seconds) -> bool:
+    """Whether every probe that the rule asks has told something since then."""
+    return all(
+        _told(state, root, engine, since)
+        for root in {name.partition(".")[0] for name in rule.when.samples}
+        if root != _OWN
+    )
+
+
+def _told(state: State, probe: str, engine: EngineState, since: Seconds) -> bool:
+    """A probe that has never told anything is not waited for: nothing was found by it."""
+    kept = (state.readings.get((probe, name)) for name in (engine.name, ""))
+    found = [one for one in kept if one is not None]
+    return not found or any(one.at >= since for one in found if _is_of(engine, one))
+
+
+def _is_of(engine: EngineState, reading: Reading) -> bool:
+    return reading.subject is None or reading.generation == engine.generation
+
+
+def inhibitor(state: State, finding: Finding, rule: Rule) -> Finding | None:
+    """The firing finding that outranks ``finding``: about its subject, its cards, or the host."""
+    if not rule.inhibited_by:
+        return None
+    for (name, subject), seen in state.watches.items():
+        one = seen.firing
+        if one is None or one.mode is not Mode.ACT or name not in rule.inhibited_by:
+            continue
+        if _related(state, finding.subject, subject):
+            return one
+    return None
+
+
+def _related(state: State, subject: Subject, other: Subject) -> bool:
+    if other == subject or other.kind is SubjectKind.HOST:
+        return True
+    pair = {subject.kind, other.kind}
+    if pair != {SubjectKind.ENGINE, SubjectKind.GPU}:
+        return False
+    engine, card = (subject, other) if subject.kind is SubjectKind.ENGINE else (other, subject)
+    return engine.name in cards.concerned(state, card)
