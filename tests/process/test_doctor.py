@@ -16,11 +16,11 @@ import pytest
 from tests.support import fake_nvml
 from tests.support.daemon import running, simulated_command
 from tests.support.fake_nvml import IDLE, LIBRARY, LOST, FakeNvml
+from tests.support.rules import DEFAULT_RULES
 from tests.support.simulated import ROOT, free_port, until
 from watchdog import config as configuration
 from watchdog import procfs
 from watchdog.contracts import Box, Owner, Probe, ProbeError, ProbeSpec, SampleSpec
-from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import firing
 from watchdog.core.model import Sampled, Seconds, SubjectKind, Unread, engine_subject
 from watchdog.daemon.once import OneBox, look

@@ -7,18 +7,25 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from watchdog import config as configuration
 from watchdog import procfs, registry
 from watchdog.cli.client import fail
+from watchdog.cli.oddities import oddities
 from watchdog.cli.root import common, examples
+from watchdog.cli.words import shown
 from watchdog.command_line import CommandError, EngineCommand, describe
 from watchdog.config import Config, ConfigError, EngineConfig
+from watchdog.config.reading import suggestion
+from watchdog.core.rules import Rule
 from watchdog.nvidia import obstacle
+from watchdog.rules import RuleError, build_rules
 
 USAGE = 2
 
@@ -37,19 +44,22 @@ def check(
     state_dir: Path | None,  # noqa: ARG001 - every command takes it
     as_json: bool,  # noqa: FBT001 - click calls by name
 ) -> None:
-    """Validate the configuration, and whether its engines, or COMMAND, would start.
+    """Validate configuration and rules, and whether the engines, or COMMAND, would start.
 
+    What is accepted but odd is a warning on stderr.
     Exit code 0, 1 for problems, 2 for a configuration or usage error.
     """
-    try:
+    with refusing():
         effective = load(config, command)
-    except ConfigError as error:
-        fail("\n".join(error.lines), USAGE)
+        warnings = list(oddities(effective, built(effective), registry.probes()))
+    for warning in warnings:
+        click.echo(shown(f"warning: {effective.file}: {warning}"), err=True)
     if not effective.engine:
         fail("no engine: give a COMMAND after --, or an [engine.NAME] in the configuration", USAGE)
     problems = list(preflight(effective))
     if as_json:
-        click.echo(json.dumps({"ok": not problems, "problems": problems}))
+        told = {"ok": not problems, "problems": problems, "warnings": warnings}
+        click.echo(json.dumps(told))
     else:
         click.echo("\n".join(problems) if problems else "no problems found")
     sys.exit(1 if problems else 0)
@@ -59,6 +69,28 @@ def load(path: Path | None, command: tuple[str, ...]) -> Config:
     """The effective configuration. Raises ConfigError."""
     kinds = {name: spec.settings for name, spec in registry.probes().items()}
     return configuration.load(configuration.find(path, os.environ), kinds, command)
+
+
+def built(config: Config) -> tuple[Rule, ...]:
+    """The effective rules. Raises RuleError."""
+    return build_rules(config.rule, registry.probes(), registry.actions(), config.file)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Whatever is wrong with configuration, rules or plug-ins is told on stderr, with exit 2."""
+    try:
+        yield
+    except (ConfigError, RuleError) as error:
+        fail("\n".join(error.lines), USAGE)
+    except registry.RegistryError as error:
+        fail(str(error), USAGE)
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> NoReturn:
+    """There is no ``what`` of that name, in one line, and the end."""
+    hint = suggestion(name, known) or f"; vllm-watchdog {what}s lists all"
+    fail(f"no {what} {shown(name)}{hint}", USAGE)
 
 
 def preflight(config: Config) -> Iterator[str]:

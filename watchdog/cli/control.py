@@ -110,3 +110,16 @@ def resume(config: Path | None, state_dir: Path | None, as_json: bool) -> None: 
 def reset_breaker(engine: str, config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
     """Close an open breaker, clear the account, and start what should be running."""
     _send("reset-breaker", state_dir, as_json=as_json, engine=engine)
+
+
+@click.command(
+    short_help="Read the configuration again, apply what changed.",
+    epilog=examples("reload", "reload --json"),
+)
+@common
+def reload(config: Path | None, state_dir: Path | None, as_json: bool) -> None:  # noqa: ARG001, FBT001
+    """Read the configuration again: all of it is applied, or with an error nothing.
+
+    No engine restarts for a change that is not its own. Exit code 2 when the file is refused.
+    """
+    _send("reload", state_dir, as_json=as_json)

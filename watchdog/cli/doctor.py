@@ -11,16 +11,14 @@ import click
 import msgspec
 
 from watchdog import registry
-from watchdog.cli.check import USAGE, load
-from watchdog.cli.client import fail, socket_path
+from watchdog.cli.check import built, load, refusing
+from watchdog.cli.client import socket_path
 from watchdog.cli.root import common, examples
 from watchdog.cli.words import UNKNOWN, gpu_line, shown
-from watchdog.config import ConfigError
 from watchdog.core.engine import firing
 from watchdog.core.model import HOST, Finding, Severity, Subject, SubjectKind, Value
 from watchdog.core.state import State
 from watchdog.daemon.once import Look, Unreadable, look
-from watchdog.daemon.wiring import RuleError, build_rules
 from watchdog.web import bodies
 
 HEALTHY, WARNING, CRITICAL, BLIND = 0, 1, 2, 3
@@ -49,13 +47,9 @@ def doctor(
     With COMMAND or a configuration also whether the driver can run its engines. Needs no daemon.
     Exit code 0 healthy, 1 warning, 2 critical (or usage error), 3 something could not be read.
     """
-    try:
+    with refusing():
         effective = load(config, command)
-        rules = build_rules(effective, registry.actions())
-    except (RuleError, registry.RegistryError) as error:
-        fail(str(error), USAGE)
-    except ConfigError as error:
-        fail("\n".join(error.lines), USAGE)
+        rules = built(effective)
     seen = look(effective, registry.probes(), rules, _running(state_dir))
     click.echo(json.dumps(body(seen)) if as_json else render(seen))
     sys.exit(exit_code(seen))

@@ -23,6 +23,11 @@ COMMANDS = {
     "pause": "control",
     "resume": "control",
     "reset-breaker": "control",
+    "reload": "control",
+    "replay": "replay",
+    "rules": "rules",
+    "probes": "probes",
+    "schema": "schema",
     "simulate-engine": "simulate_engine",
 }
 

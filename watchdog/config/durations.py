@@ -19,8 +19,12 @@ PositiveDuration = Annotated[float, msgspec.Meta(extra={"duration": "positive"})
 LONGEST: Seconds = 8760 * 3600.0
 """A year: everything above is a slip of the pen, and overflows somebody's timer."""
 
+GO_STYLE = r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|μs|ms|s|m|h))+"
+"""A duration as a regular expression that Python and JSON Schema read alike."""
+
 # durationpy also knows days and months ("5mm" is five months), which Go does not.
-_GO_STYLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|μs|ms|s|m|h))+")
+_GO_STYLE = re.compile(GO_STYLE)
+_UNITS = (("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1000), ("us", 1))
 
 
 def parse_duration(text: str) -> Seconds:
@@ -34,3 +38,13 @@ def parse_duration(text: str) -> Seconds:
     if seconds > LONGEST:
         raise ValueError('expected a duration of at most "8760h"')
     return seconds
+
+
+def duration_text(seconds: Seconds) -> str:
+    """``seconds`` as the file has them, to the microsecond: ``500ms``, ``1h30m``, ``0s``."""
+    rest = round(seconds * 1_000_000)
+    parts = []
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"

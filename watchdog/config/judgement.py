@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path, PurePath
 
 from watchdog.command_line import CommandError, EngineCommand, connect_host, describe
@@ -13,7 +12,9 @@ from watchdog.config.reading import join, shown
 from watchdog.config.settings import BudgetSettings, Config, EngineConfig, PolicyConfig
 from watchdog.core.policy import backoff
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+ENGINE_NAME = "[a-z0-9][a-z0-9_-]{0,62}"
+"""What an engine may be called, as a regular expression for the whole name."""
+
 _GPU = re.compile(r"(?:GPU|MIG)-[\w/-]+")
 _VARIABLE = re.compile(r"[^=\0]+")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
@@ -66,7 +67,7 @@ def _watchdog(config: Config) -> Iterator[str]:
 
 def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
     path = join("engine", name)
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(ENGINE_NAME, name):
         yield f"{path}: expected a name of a-z, 0-9, _ and -, at most 63"
     words = (*engine.command, *engine.env.values(), engine.cwd, engine.log_file)
     if any("\0" in word for word in words):
@@ -93,18 +94,19 @@ def _gpus(path: str, gpus: tuple[int | str, ...]) -> Iterator[str]:
 
 
 def _collisions(config: Config, commands: dict[str, EngineCommand]) -> Iterator[str]:
-    for (first, one), (second, other) in combinations(commands.items(), 2):
-        path = join("engine", second)
-        if not one.endpoint.uds and not other.endpoint.uds:
-            if one.endpoint.port == other.endpoint.port:
-                yield f"{path}.command: port {other.endpoint.port} is that of engine.{first}"
-        elif one.endpoint.uds == other.endpoint.uds:
-            yield f"{path}.command: the socket is that of engine.{first}"
-        if config.engine[first].log_file == config.engine[second].log_file:
-            yield f"{path}.log_file: expected a file of its own, this is engine.{first}'s"
+    ports: dict[int, str] = {}
+    sockets: dict[str, str] = {}
+    files: dict[str, str] = {}
     for name, command in commands.items():
+        path, port, uds = join("engine", name), command.endpoint.port, command.endpoint.uds
+        if uds and (first := sockets.setdefault(uds, name)) != name:
+            yield f"{path}.command: the socket is that of engine.{first}"
+        if not uds and (first := ports.setdefault(port, name)) != name:
+            yield f"{path}.command: port {port} is that of engine.{first}"
+        if (first := files.setdefault(config.engine[name].log_file, name)) != name:
+            yield f"{path}.log_file: expected a file of its own, this is engine.{first}'s"
         if _takes_our_port(config.watchdog.listen, command):
-            yield f"watchdog.listen: port {command.endpoint.port} is that of engine.{name}"
+            yield f"watchdog.listen: port {port} is that of engine.{name}"
 
 
 def _takes_our_port(listen: str, command: EngineCommand) -> bool:

@@ -20,6 +20,12 @@ from watchdog.config.settings import Config, EngineConfig, ProbeConfig, default_
 SIZE_LIMIT = 1 << 20
 """Bytes. A configuration is a few kB; this is somebody's log or a device."""
 
+_DOTS_LIMIT = 500
+"""In a key. The parser takes time with the square of a dotted key's length: minutes for 1 MB."""
+
+_LINES_LIMIT = 100
+"""Mistakes that are told of: more than that is not a configuration that went wrong somewhere."""
+
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -81,8 +87,11 @@ def _not_implied(faults: Iterable[str], errors: Sequence[str]) -> list[str]:
 
 
 def _raise(file: str, errors: Sequence[str]) -> None:
-    if errors:
-        raise ConfigError([f"{file}: {error}" for error in errors])
+    lines = [f"{file}: {error}" for error in errors[:_LINES_LIMIT]]
+    if more := len(errors) - len(lines):
+        lines.append(f"{file}: more: {more} further mistakes are not shown")
+    if lines:
+        raise ConfigError(lines)
 
 
 def _text(file: str, path: Path) -> str:
@@ -115,10 +124,16 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _parse(file: str, text: str) -> dict[str, Any]:
+    for piece in re.finditer(r"[^\n=,]+", text):
+        if piece.group().count(".") > _DOTS_LIMIT:
+            number = text.count("\n", 0, piece.start()) + 1
+            words = f"expected at most {_DOTS_LIMIT} dots in a key"
+            raise ConfigError([f"{file}: line {number}: {words}"])
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigError([f"{file}: expected fewer brackets within brackets"]) from None
+        words = "cannot be read: expected fewer brackets within brackets"
+        raise ConfigError([f"{file}: {words}"]) from None
     except ValueError as error:
         message = str(error)
         place = _TOML_PLACE.search(message)
@@ -144,8 +159,7 @@ def _read(
             case "probes":
                 values[key] = _probes(reader, value, probe_settings)
             case _:
-                known = "watchdog, engine, policy, probes, rule, notify"
-                reader.fail(join("", key), f"unknown key, expected one of {known}")
+                reader.unknown(join("", key), key, [name for name in kinds if name != "file"])
     values = {key: value for key, value in values.items() if value is not UNUSABLE}
     values["engine"] = {
         name: engine if engine.log_file else _with_log_file(name, engine)
@@ -163,15 +177,14 @@ def _probes(
 ) -> dict[str, ProbeConfig]:
     probes = default_probes(probe_settings)
     if not isinstance(raw, dict):
-        reader.fail("probes", "expected a table of tables")
+        reader.no_table("probes", "a table of tables", raw)
         return probes
     for name, table in raw.items():
         path = join("probes", name)
         if name not in probe_settings:
-            known = ", ".join(sorted(probe_settings)) or "none"
-            reader.fail(path, f"unknown probe, expected one of {known}")
+            reader.unknown(path, name, sorted(probe_settings), "probe")
         elif not isinstance(table, dict):
-            reader.fail(path, "expected a table")
+            reader.no_table(path, "a table", table)
         else:
             probes[name] = _probe(reader, table, path, probe_settings[name])
     return probes

@@ -5,30 +5,31 @@ msgspec alone would stop at the first one.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
-import types
 from collections.abc import Collection, Mapping
-from enum import StrEnum
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, Struct
 
 from watchdog.config.durations import parse_duration
+from watchdog.config.kinds import (
+    bare,
+    choices,
+    duration_limit,
+    is_list_of_tables,
+    is_table,
+    without_none,
+    words,
+)
 
 _SHOWN = 40
-_WORDS: dict[object, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    tuple[str, ...]: "a list of texts",
-    tuple[int | str, ...]: "a list of whole numbers or texts",
-    int | str: "a whole number or a text",
-    dict[str, str]: "a table of texts",
-}
+_LONGEST = 400
+"""Characters of what was expected: all exit causes fit, somebody's whole file does not."""
+_MANY = 100
+"""Unknown keys that are compared with the known ones: in a file full of them nobody reads on."""
 _SECRET = re.compile(r"env|command|notify|.*(?:key|token|secret|password).*")
 
 
@@ -45,10 +46,16 @@ class Reader:
     def __init__(self) -> None:
         self.errors: list[str] = []
 
-    def fail(self, path: str, words: str) -> Unusable:
+    def fail(self, path: str, expected: str) -> Unusable:
         """Note an error at ``path``."""
-        self.errors.append(f"{path}: {words}")
+        line = one_line(expected)
+        self.errors.append(f"{path}: {line if len(line) <= _LONGEST else line[:_LONGEST] + '...'}")
         return UNUSABLE
+
+    def unknown(self, path: str, name: str, known: Collection[str], what: str = "key") -> None:
+        """Note that ``name`` is none of ``known``, and which of them it may have meant."""
+        hint = suggestion(name, known) if len(self.errors) < _MANY else ""
+        self.fail(path, f"unknown {what}, expected one of {', '.join(known) or 'nothing'}{hint}")
 
     def struct(self, kind: type[Any], raw: object, path: str, *, plug_in: bool = False) -> Any:  # noqa: ANN401
         """An instance of ``kind`` (a Struct type); UNUSABLE when a required field is.
@@ -57,7 +64,7 @@ class Reader:
         With ``plug_in``, a plain number of seconds may also be written as a duration.
         """
         if not isinstance(raw, dict):
-            return self._wrong(path, "a table", raw)
+            return self.no_table(path, "a table", raw)
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         self._refuse_unknown(raw, fields, path)
         values: dict[str, object] = {}
@@ -65,19 +72,24 @@ class Reader:
             if name in raw:
                 values[field.name] = self._value(field.type, raw[name], join(path, name), plug_in)
             elif field.required:
-                values[field.name] = self.fail(join(path, name), f"expected {_words(field.type)}")
+                values[field.name] = self.fail(join(path, name), f"expected {words(field.type)}")
         required = {field.name for field in fields.values() if field.required}
         if any(values[name] is UNUSABLE for name in required):
             return UNUSABLE
         try:
             return kind(**{name: value for name, value in values.items() if value is not UNUSABLE})
         except (ValueError, TypeError) as error:
-            return self.fail(path, one_line(str(error)))
+            return self.fail(path, str(error))
+
+    def no_table(self, path: str, expected: str, raw: object) -> Unusable:
+        """A text in the place of a table may be a whole command, with its key: it is not shown."""
+        got = _kind(raw) if isinstance(raw, str) else shown(raw)
+        return self.fail(path, f"expected {expected}, got {got}")
 
     def table(self, kind: type[Any], raw: object, path: str) -> dict[str, Any]:
         """Named instances of ``kind``; unusable ones are left out."""
         if not isinstance(raw, dict):
-            self._wrong(path, "a table of tables", raw)
+            self.no_table(path, "a table of tables", raw)
             return {}
         read = {name: self.struct(kind, value, join(path, name)) for name, value in raw.items()}
         return {name: value for name, value in read.items() if value is not UNUSABLE}
@@ -85,18 +97,17 @@ class Reader:
     def _refuse_unknown(self, raw: Mapping[str, object], known: Collection[str], path: str) -> None:
         for name in raw:
             if name not in known:
-                expected = ", ".join(known) or "nothing"
-                self.fail(join(path, name), f"unknown key, expected one of {expected}")
+                self.unknown(join(path, name), name, known)
 
     def _value(self, kind: Any, raw: object, path: str, plug_in: bool) -> object:  # noqa: ANN401, FBT001
-        kind = _without_none(kind)
-        if limit := _duration_limit(kind):
+        kind = without_none(kind)
+        if limit := duration_limit(kind):
             return self._duration(raw, path, positive=limit == "positive")
-        if isinstance(kind, type) and issubclass(kind, Struct):
+        if is_table(kind):
             return self.struct(kind, raw, path, plug_in=plug_in)
-        if _is_list_of_tables(kind):
+        if is_list_of_tables(kind):
             return self.structs(get_args(kind)[0], raw, path)
-        if plug_in and _bare(kind) is float and isinstance(raw, str):
+        if plug_in and bare(kind) is float and isinstance(raw, str):
             raw = self._duration(raw, path)
             return raw if raw is UNUSABLE else self._converted(kind, raw, path)
         return self._converted(kind, raw, path)
@@ -104,8 +115,8 @@ class Reader:
     def structs(self, kind: type[Any], raw: object, path: str) -> object:
         """A tuple of instances of ``kind``, or UNUSABLE when one of them is."""
         if not isinstance(raw, list):
-            return self._wrong(path, "a list of tables", raw)
-        read = tuple(self.struct(kind, item, f"{path}[{i}]") for i, item in enumerate(raw))
+            return self.no_table(path, "a list of tables", raw)
+        read = tuple(self.struct(kind, item, _item(path, i, item)) for i, item in enumerate(raw))
         return UNUSABLE if UNUSABLE in read else read
 
     def _duration(self, raw: object, path: str, *, positive: bool = False) -> object:
@@ -123,9 +134,9 @@ class Reader:
         try:
             value = msgspec.convert(raw, kind)
         except (msgspec.ValidationError, RecursionError):
-            return self._wrong_inside(kind, raw, path) or self._wrong(path, _words(kind), raw)
+            return self._wrong_inside(kind, raw, path) or self._wrong(path, words(kind), raw)
         if isinstance(value, float) and not math.isfinite(value):
-            return self._wrong(path, _words(kind), raw)
+            return self._wrong(path, words(kind), raw)
         return value
 
     def _wrong_inside(self, kind: Any, raw: object, path: str) -> Unusable | None:  # noqa: ANN401
@@ -135,19 +146,43 @@ class Reader:
             for index, item in enumerate(raw):
                 self._converted(get_args(kind)[0], item, f"{path}[{index}]")
         elif isinstance(raw, dict) and get_origin(kind) is dict:
+            key, value = get_args(kind)
             for name, item in raw.items():
-                self._converted(get_args(kind)[1], item, join(path, name))
+                self._key(key, name, join(path, name))
+                self._converted(value, item, join(path, name))
         return UNUSABLE if len(self.errors) > before else None
 
-    def _wrong(self, path: str, words: str, raw: object) -> Unusable:
+    def _key(self, kind: Any, name: str, path: str) -> None:  # noqa: ANN401
+        try:
+            msgspec.convert(name, kind)
+        except msgspec.ValidationError:
+            if known := choices(kind):
+                self.unknown(path, name, known)
+            else:
+                self.fail(path, f"expected {words(kind)}")
+
+    def _wrong(self, path: str, expected: str, raw: object) -> Unusable:
         secret = any(_SECRET.fullmatch(part) for part in re.split(r"[.\[]", path.lower()))
-        return self.fail(path, f"expected {words}, got {_kind(raw) if secret else shown(raw)}")
+        return self.fail(path, f"expected {expected}, got {_kind(raw) if secret else shown(raw)}")
 
 
 def join(path: str, key: str) -> str:
     """The dotted path of ``key`` below ``path``, quoted where TOML wants it quoted."""
     name = key if re.fullmatch(r"[A-Za-z0-9_-]{1,80}", key) else shown(key)
     return f"{path}.{name}" if path else name
+
+
+def _item(path: str, index: int, raw: object) -> str:
+    """The path of a table in a list: by its name, as everything else is, or by its place."""
+    name = raw.get("name") if isinstance(raw, dict) else None
+    named = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,80}", name)
+    return f"{path}.{name}" if named else f"{path}[{index}]"
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """`` (did you mean X?)`` when one of ``known`` is close to ``name``, else nothing."""
+    close = difflib.get_close_matches(name, known, n=1) if len(name) <= _SHOWN else []
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def shown(raw: object) -> str:
@@ -180,55 +215,3 @@ def _kind(raw: object) -> str:
             return "a list"
         case _:
             return "a date or time"
-
-
-def _words(kind: Any) -> str:  # noqa: ANN401
-    """What a value of this type is to the author of a file."""
-    kind = _without_none(kind)
-    if _duration_limit(kind):
-        return 'a duration like "30s"'
-    bare = _bare(kind)
-    words = _WORDS.get(bare)
-    if isinstance(bare, type) and issubclass(bare, StrEnum):
-        words = "one of " + ", ".join(f'"{member.value}"' for member in bare)
-    metas = kind.__metadata__ if get_origin(kind) is Annotated else ()
-    limits = [limit for meta in metas if isinstance(meta, Meta) and (limit := _limit(meta))]
-    return " ".join([words or "another kind of value", *limits])
-
-
-def _limit(meta: Meta) -> str:
-    if meta.pattern is not None:
-        return f"like {meta.pattern}"
-    parts = [
-        f"{word} {bound}"
-        for word, bound in (("of at least", meta.ge), ("above", meta.gt), ("below", meta.lt))
-        if bound is not None
-    ]
-    if meta.le is not None:
-        parts.append(f"at most {meta.le}")
-    return " and ".join(parts)
-
-
-def _without_none(kind: Any) -> Any:  # noqa: ANN401
-    if get_origin(kind) in {Union, types.UnionType}:
-        rest = [part for part in get_args(kind) if part is not type(None)]
-        return rest[0] if len(rest) == 1 else Union[tuple(rest)]  # noqa: UP007
-    return kind
-
-
-def _bare(kind: Any) -> Any:  # noqa: ANN401
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def _duration_limit(kind: Any) -> str:  # noqa: ANN401
-    if get_origin(kind) is not Annotated:
-        return ""
-    extras = [meta.extra or {} for meta in kind.__metadata__ if isinstance(meta, Meta)]
-    return next((str(extra["duration"]) for extra in extras if "duration" in extra), "")
-
-
-def _is_list_of_tables(kind: Any) -> bool:  # noqa: ANN401
-    if get_origin(kind) is not tuple:
-        return False
-    item = get_args(kind)[0]
-    return isinstance(item, type) and issubclass(item, Struct)

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from watchdog.config.durations import Duration, PositiveDuration
-from watchdog.core.model import Mode, Severity, SubjectKind
-from watchdog.core.state import Budget, EngineSettings, PolicySettings
+from watchdog.core.model import Cause, HoldReason, Mode, Severity, SubjectKind
+from watchdog.core.state import RETRIES, Budget, EngineSettings, PolicySettings
 
 
 class OnGiveUp(StrEnum):
@@ -63,6 +63,7 @@ class PreStart(Struct, frozen=True, kw_only=True):
     """One command that must succeed before the engine starts."""
 
     command: tuple[str, ...]
+    """Program and arguments, no shell."""
     timeout: PositiveDuration = 60.0
     """Enough for a mount or a license check; a download has to say that it needs longer."""
 
@@ -142,6 +143,10 @@ class PolicyConfig(Struct, frozen=True, kw_only=True):
     backoff: BackoffSettings = BackoffSettings()
     restart_budget: RestartBudget = RestartBudget()
     boot_budget: BootBudget = BootBudget()
+    retries: dict[Cause, Annotated[int, Meta(ge=0, le=1000)]] = {}
+    """Exit causes, and how many restarts in a row each is worth. What only a person can change
+    (bad_arguments, model_missing, driver_mismatch and the like) has 0, cuda_oom 1; the causes that
+    are not named here or there have the budgets alone."""
     on_give_up: OnGiveUp = OnGiveUp.HOLD
     """Staying keeps metrics and evidence; an orchestrator that shall move the job wants exit."""
 
@@ -154,6 +159,7 @@ class PolicyConfig(Struct, frozen=True, kw_only=True):
             reset_after_ready=self.backoff.reset_after_ready,
             restart_budget=self.restart_budget.core(),
             boot_budget=self.boot_budget.core(),
+            retries={**RETRIES, **self.retries},
         )
 
 
@@ -164,30 +170,56 @@ class ProbeConfig(Struct, frozen=True, kw_only=True):
     """
 
     enabled: bool = True
+    """A probe that is off leaves its samples unknown; rules about them are silent."""
     period: PositiveDuration | None = None
+    """From one look to the next."""
     timeout: PositiveDuration | None = None
+    """A look that takes longer is given up; its samples are unknown."""
     settings: Any = None
 
 
-class RuleOverride(Struct, frozen=True, kw_only=True, rename={"for_": "for"}):
+class RuleConfig(Struct, frozen=True, kw_only=True, rename={"for_": "for"}):
     """``[[rule]]``: a rule, or the fields of the default rule ``name`` that are to be replaced."""
 
-    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]*$")]
-    when: str | None = None
-    for_: Duration | None = None
-    clear_for: Duration | None = None
-    severity: Severity | None = None
-    actions: tuple[str, ...] | None = None
-    mode: Mode | None = None
-    summary: str | None = None
-    runbook: str | None = None
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,62}$")]
+    """In metrics, log and status; that of a default rule overrides it."""
     subject: SubjectKind | None = None
+    """What it judges, each one for itself."""
+    when: str | None = None
+    """The condition, in CEL over the samples of the subject (``vllm-watchdog probes``)."""
+    for_: Duration | None = None
+    """It must hold for this long before the rule fires; default 0s."""
+    clear_for: Duration | None = None
+    """It must be false for this long before the finding resolves; default 0s."""
+    cooldown: Duration | None = None
+    """After an action of this rule has ended it takes no other on the subject; default 0s."""
+    severity: Severity | None = None
+    """How loud; default warning. What is info opens no incident of its own."""
+    actions: tuple[str, ...] | None = None
+    """A ladder: the next one is taken when the one before did not help. Default: none."""
+    inhibited_by: tuple[str, ...] | None = None
+    """Rules that outrank this one: while one fires about the same thing it takes no action."""
+    holds: HoldReason | None = None
+    """While it fires, restarts of the engines concerned are held: "inhibited" or "blocked"."""
+    fault: bool | None = None
+    """While it fires, the engines concerned cannot serve: their verdict is gpu_fault."""
+    mode: Mode | None = None
+    """``off``, ``observe`` (judged, without consequences) or ``act``, the default."""
+    summary: str | None = None
+    """One line for the person on call."""
+    reason: str | None = None
+    """Why the rule and its thresholds are as they are."""
+    runbook: str | None = None
+    """The page for the person on call: a name, or a URL; default: the name of the rule."""
+    evidence: tuple[str, ...] | None = None
+    """Samples and windows told with the finding; default: those of the condition."""
 
 
 class NotifySettings(Struct, frozen=True, kw_only=True):
     """``[notify.NAME]``: read and validated; this version sends nothing."""
 
     url: str
+    """http:// or https://, with a host."""
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -197,7 +229,7 @@ class Config(Struct, frozen=True, kw_only=True):
     engine: dict[str, EngineConfig] = {}
     policy: PolicyConfig = PolicyConfig()
     probes: dict[str, ProbeConfig] = {}
-    rule: tuple[RuleOverride, ...] = ()
+    rule: tuple[RuleConfig, ...] = ()
     notify: dict[str, NotifySettings] = {}
     file: str = "built-in defaults"
 
