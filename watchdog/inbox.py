@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from watchdog.core.model import Commanded, Event, Seconds
@@ -28,7 +29,14 @@ class Request:
     error: str | None = None
 
 
-Item = Event | Signalled | Request
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work that only the loop's own thread may do, between two steps. ``do`` returns at once."""
+
+    do: Callable[[], None]
+
+
+Item = Event | Signalled | Request | Task
 
 
 class Inbox:

@@ -6,6 +6,7 @@ costs lines, which are counted; it never costs the caller more than putting a va
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
@@ -31,13 +32,21 @@ _Line = tuple[float, str, str, Mapping[str, object]]
 _Render = Callable[[Any, str, dict[str, Any]], str | bytes]
 
 
-class Journal:
-    """Takes lines from any thread without ever blocking it. ``lost`` counts what was dropped."""
+class _Moved:
+    """In the queue: the file was renamed, what follows belongs into a new one."""
 
-    def __init__(self, descriptor: int, render: _Render) -> None:
+
+class Journal:
+    """Takes lines from any thread without ever blocking it. ``lost`` counts what was dropped.
+
+    ``path`` is the file behind ``descriptor``, None for stderr.
+    """
+
+    def __init__(self, descriptor: int, render: _Render, path: Path | None = None) -> None:
         self._descriptor = descriptor
+        self._path = path
         self._render = render
-        self._lines: queue.Queue[_Line | threading.Event] = queue.Queue(_CAPACITY)
+        self._lines: queue.Queue[_Line | threading.Event | _Moved] = queue.Queue(_CAPACITY)
         self._counting = threading.Lock()
         self._lost = 0
         self._told = 0
@@ -56,6 +65,12 @@ class Journal:
     def log(self, level: str, event: str, /, **keys: object) -> None:
         """One line. ``event`` is a constant dotted name; data goes into ``keys``."""
         self._enqueue((time.time(), level, event, keys))
+
+    def reopen(self) -> None:
+        """Go on in a new file of the same name: somebody rotated it. Nothing for stderr."""
+        if self._path is not None:
+            with contextlib.suppress(queue.Full):
+                self._lines.put_nowait(_Moved())
 
     def flush(self, timeout: float) -> bool:
         """Wait until what was logged so far is written; False when it was not in ``timeout`` s."""
@@ -83,10 +98,21 @@ class Journal:
             if isinstance(item, threading.Event):
                 self._tell_losses()
                 item.set()
+            elif isinstance(item, _Moved):
+                self._reopen()
             elif self._written(item):
                 self._tell_losses()
             else:
                 self._lose()
+
+    def _reopen(self) -> None:
+        """Where that cannot be done, the old file is better than none."""
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            before, self._descriptor = self._descriptor, _opened(self._path)
+            self._torn = False
+            os.close(before)
 
     def _tell_losses(self) -> None:
         """Once the queue is drained: a flood is told once, not a line for each line."""
@@ -135,8 +161,8 @@ def open_journal(destination: str) -> Journal:
     Readable, and coloured unless ``NO_COLOR`` is set, when stderr is a terminal.
     """
     if destination != "-":
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        return Journal(os.open(Path(destination), flags, 0o640), _json())
+        path = Path(destination)
+        return Journal(_opened(path), _json(), path)
     if sys.stderr is None:  # closed by whoever started us: the number may be another file's by now
         return Journal(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), _json())
     descriptor = sys.stderr.fileno()
@@ -144,6 +170,10 @@ def open_journal(destination: str) -> Journal:
         colors = not os.environ.get("NO_COLOR")
         return Journal(descriptor, _readable(structlog.dev.ConsoleRenderer(colors=colors)))
     return Journal(descriptor, _json())
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 def _json() -> _Render:

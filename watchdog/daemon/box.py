@@ -38,17 +38,17 @@ class _Known:
 class EngineBox:
     """Implements ``contracts.Box``. Safe from any thread; two at once only look twice.
 
-    ``targets`` by the engine's name may be filled after construction, before the first question.
+    ``targets`` by the engine's name may be replaced, as a whole, at any time.
     """
 
     def __init__(self, targets: Mapping[str, EngineTarget], ledger: Ledger) -> None:
-        self._targets = targets
+        self.targets = targets
         self._ledger = ledger
         self._known = _Known()
 
     def engines(self) -> tuple[EngineTarget, ...]:
         """Every configured engine, running or not."""
-        return tuple(self._targets.values())
+        return tuple(self.targets.values())
 
     def owner(self, pid: int) -> Owned:
         """Whose the process is now. Never raises.

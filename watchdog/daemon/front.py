@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from watchdog.core.model import Commanded, Seconds, Verb
 from watchdog.daemon.loop import Loop
-from watchdog.inbox import Inbox, Request
+from watchdog.daemon.reload import Reloaded, Wish
+from watchdog.inbox import Inbox, Request, Task
 from watchdog.metrics import Exporter
 from watchdog.snapshot import Snapshot
 from watchdog.web.window import CommandResult
@@ -29,10 +30,16 @@ class Front:
     """Implements ``web.window.Window``. Every method is called from the web server's threads."""
 
     def __init__(
-        self, loop: Loop, inbox: Inbox, exporter: Exporter, snapshot: Callable[[], Snapshot]
+        self,
+        loop: Loop,
+        inbox: Inbox,
+        exporter: Exporter,
+        snapshot: Callable[[], Snapshot],
+        ask: Callable[[Wish], None],
     ) -> None:
         self._loop = loop
         self._inbox = inbox
+        self._ask = ask
         self._exporter = exporter
         self._snapshot = snapshot
 
@@ -52,6 +59,8 @@ class Front:
         self, verb: str, engine: str, reason: str, owner: str, seconds: Seconds | None
     ) -> CommandResult:
         """Ask the loop and wait until it is done; bad input is refused at once."""
+        if verb == "reload":
+            return self._reload(owner)
         known = _VERBS.get(verb)
         if known is None:
             return CommandResult(ok=False, message=f"unknown command {verb!r}", exit_code=2)
@@ -68,3 +77,31 @@ class Front:
         if request.error is not None:
             return CommandResult(ok=False, message=request.error, exit_code=1)
         return CommandResult(ok=True, message=f"{verb}: done", exit_code=0)
+
+    def _reload(self, owner: str) -> CommandResult:
+        wish = Wish(owner)
+        self._inbox.post(Task(lambda: self._ask(wish)))
+        if not wish.done.wait(_PATIENCE):
+            return CommandResult(ok=False, message="reload still runs", exit_code=1)
+        return told(wish.result)
+
+
+def told(result: Reloaded) -> CommandResult:
+    """What a reload answers: the lines for a person, and the same apart."""
+    if result.errors:
+        code = 1 if result.stopping else 2
+        details = {"errors": list(result.errors)}
+        return CommandResult(
+            ok=False, message="\n".join(result.errors), exit_code=code, details=details
+        )
+    lines = (
+        *(result.changed or ("nothing changed",)),
+        *(f"{name} restarts: its configuration changed" for name in result.restarts),
+        *(f"{key}: needs a new daemon, the old value stays" for key in result.needs_restart),
+    )
+    details = {
+        "changed": list(result.changed),
+        "needs_restart": list(result.needs_restart),
+        "restarts": list(result.restarts),
+    }
+    return CommandResult(ok=True, message="\n".join(lines), exit_code=0, details=details)

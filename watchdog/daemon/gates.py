@@ -7,6 +7,7 @@ and its ``enabled = false`` are about the samples, and a start is checked all th
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from watchdog.command_line import EngineCommand, Form
 from watchdog.contracts import Box, ProbeSpec
-from watchdog.core.model import Cause
+from watchdog.core.model import Cause, Seconds
 from watchdog.daemon.gpu_look import PROBE, GpuLook
 from watchdog.nvidia import obstacle
 from watchdog.nvidia.engine_cuda import wish
@@ -27,6 +28,8 @@ _DEFAULT_SHARE = 0.9
 """``--gpu-memory-utilization`` of a vLLM that is not told another: 0.9 up to 0.18, later 0.92. The
 smaller one, because a start that might work is not refused."""
 _NEVER = object()
+_GLANCE = 0.1
+"""Seconds between two looks at an engine that is about to leave."""
 _WRAPPED = 12
 """Words in front of the engine that are looked through for an ``env``."""
 
@@ -36,13 +39,15 @@ class Gates:
     """Makes the steps of every engine; ``close`` gives back what they look with.
 
     ``floors`` are what the probe ``driver`` is told of drivers that its table lacks; ``root`` is
-    where the file system begins. Steps may be taken from any thread.
+    where the file system begins; ``patience`` is how many seconds an engine may take to leave a
+    place. Steps may be taken from any thread, and the settings replaced.
     """
 
     specs: Mapping[str, ProbeSpec]
     box: Box
     floors: Mapping[str, str]
     root: str = "/"
+    patience: Seconds = 120.0
     _baselines: Baselines = field(default_factory=Baselines)
     _look: GpuLook | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -72,6 +77,24 @@ class Gates:
             GateStep("driver-fits", self._guarded(name, driver)),
             GateStep("gpu-memory", self._guarded(name, memory)),
         )
+
+    def place(self, name: str, in_the_way: Callable[[], str | None]) -> GateStep:
+        """A step that waits until no other engine of ours is where ``name`` is to start.
+
+        ``in_the_way`` names one that is about to go; what does not go is started on top of never.
+        """
+
+        def gone() -> Refusal | None:
+            deadline = time.monotonic() + self.patience
+            while (other := in_the_way()) is not None:
+                if time.monotonic() > deadline:
+                    text = f"cannot start {name}: {other} has not left its place yet"
+                    return Refusal(Cause.PORT_IN_USE, text)
+                if self._ended.wait(_GLANCE):
+                    return None
+            return None
+
+        return GateStep("place-free", self._guarded(name, gone))
 
     def end(self) -> None:
         """Refuse every start from now on, also the one that waits. From any thread, at once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from watchdog.core import cards
+from watchdog.core import cards, rule_set
 from watchdog.core.engine import step
 from watchdog.core.model import (
     Commanded,
@@ -23,7 +23,7 @@ from watchdog.core.model import (
 from watchdog.core.rules import Rule
 from watchdog.core.state import PolicySettings, State, Step
 from watchdog.executor import Actor
-from watchdog.inbox import Inbox, Item, Request, Signalled
+from watchdog.inbox import Inbox, Item, Request, Signalled, Task
 
 _HEARTBEAT: Seconds = 1.0
 """The loop turns at least this often, so that `/livez` can tell a stuck loop from a quiet one."""
@@ -52,7 +52,7 @@ class Loop:
     ) -> None:
         self.state = state
         self.turned_at = time.monotonic()
-        self._rules = rules
+        self._rules = rule_set.of(rules)
         self._settings = settings
         self._inbox = inbox
         self._actors = actors
@@ -66,27 +66,48 @@ class Loop:
 
     def run(self) -> None:
         """Turn until a shutdown is complete."""
-        self._take(Tick(time.monotonic()))
+        self.take(Tick(time.monotonic()))
         while not self._finished():
             self.turned_at = now = time.monotonic()
             wake_in = _HEARTBEAT if self._wake_at is None else self._wake_at - now
             self._handle(self._inbox.next(min(max(wake_in, 0.0), _HEARTBEAT)))
 
+    def switch(
+        self,
+        state: State,
+        rules: Sequence[Rule],
+        settings: PolicySettings,
+        outer_limit: Seconds,
+    ) -> None:
+        """Go on from ``state`` with all of these. Only for the loop's own thread, in a ``Task``."""
+        self.state = state
+        self._rules, self._settings = rule_set.of(rules), settings
+        self._outer_limit = outer_limit
+
     def _handle(self, item: Item | None) -> None:
         match item:
             case None:
-                self._take(Tick(time.monotonic()))
+                self.take(Tick(time.monotonic()))
             case Signalled():
                 command = self._on_signal(item.number)
                 if command is not None:
-                    self._take(command)
+                    self.take(command)
             case Request():
                 self._waiting.append(item)
-                self._take(item.command)
+                self.take(item.command)
+            case Task():
+                self._do(item)
             case _:
-                self._take(item)
+                self.take(item)
 
-    def _take(self, event: Event) -> None:
+    def _do(self, task: Task) -> None:
+        try:
+            task.do()
+        except Exception as error:  # noqa: BLE001 - as below
+            self._on_error(Tick(time.monotonic()), error)
+
+    def take(self, event: Event) -> None:
+        """One step. Only for the loop's own thread."""
         try:
             self._turn(event)
         except Exception as error:  # noqa: BLE001 - a bug must not take the engine's keeper away

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
 
 from watchdog import config as configuration
 from watchdog import registry
-from watchdog.command_line import describe
-from watchdog.config import Config, ConfigError, WatchdogMode
+from watchdog.config import Config, ConfigError
+from watchdog.daemon.configured import Source, ports_of
+from watchdog.daemon.locks import Locks
+from watchdog.daemon.plan import InForce
 from watchdog.daemon.service import Service
-from watchdog.daemon.wiring import RuleError, build_rules, simulated_command
 from watchdog.logs import open_journal
 from watchdog.options import RunOptions
-from watchdog.supervisor.lock import Lock, LockHeldError, lock_directory, lock_port
+from watchdog.rules import RuleError, build_rules
+from watchdog.supervisor.lock import LockHeldError, lock_directory
 from watchdog.web.server import ListenError
 
 USAGE = 2
@@ -29,14 +29,20 @@ _FLUSH = 2.0
 
 def run(options: RunOptions) -> int:
     """Run until told to stop. The exit code is that of the command line."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is not read yet needs no second reading
+    locks = Locks()
     try:
-        config = _configured(options)
-        rules = build_rules(config, registry.actions())
+        source = Source.of(options)
+        config = source.read()
+        rules = build_rules(config.rule, registry.probes(), registry.actions(), config.file)
         state_dir, trouble = _state_dir(options)
-        locks = _locked(config, state_dir, writable=not trouble)
-    except (ConfigError, RuleError, registry.RegistryError) as error:
+        _lock(locks, config, state_dir, writable=not trouble)
+    except (ConfigError, RuleError) as error:
+        return _refused("\n".join(error.lines), USAGE)
+    except registry.RegistryError as error:
         return _refused(str(error), USAGE)
     except LockHeldError as error:
+        locks.release()
         return _refused(str(error), LOCKED)
     try:
         journal = open_journal(config.watchdog.log)
@@ -45,7 +51,8 @@ def run(options: RunOptions) -> int:
     for text in (*trouble, *config.warnings):
         journal.log("warning", "watchdog.degraded", reason=text)
     try:
-        service = Service(config, rules, state_dir, journal, durable=not trouble)
+        now = InForce(config, rules)
+        service = Service(source, now, locks, state_dir, journal, durable=not trouble)
         gave_up = service.run(leave=options.leave_on_exit)
     except ListenError as error:
         return _refused(str(error), USAGE)
@@ -58,28 +65,6 @@ def run(options: RunOptions) -> int:
 def _refused(text: str, code: int) -> int:
     print(text, file=sys.stderr)  # noqa: T201 - the answer to a person who typed a command
     return code
-
-
-def _configured(options: RunOptions) -> Config:
-    kinds = {name: spec.settings for name, spec in registry.probes().items()}
-    command = simulated_command() if options.simulate else options.command
-    path = configuration.find(options.config, os.environ)
-    config = configuration.load(path, kinds, command)
-    if not config.engine:
-        raise ConfigError(
-            ["no engine: give its command after --, or an [engine.NAME] in the configuration"]
-        )
-    changes: dict[str, object] = {}
-    if options.listen is not None:
-        try:
-            configuration.listen_address(options.listen)
-        except ValueError as error:
-            raise ConfigError([f"--listen: {error}"]) from error
-        changes["listen"] = options.listen
-    if options.mode is not None:
-        changes["mode"] = WatchdogMode(options.mode)
-    watchdog = msgspec.structs.replace(config.watchdog, **changes)
-    return msgspec.structs.replace(config, watchdog=watchdog)
 
 
 def _state_dir(options: RunOptions) -> tuple[Path, tuple[str, ...]]:
@@ -96,29 +81,8 @@ def _state_dir(options: RunOptions) -> tuple[Path, tuple[str, ...]]:
     return path, ()
 
 
-@dataclass(slots=True)
-class _Locks:
-    """Everything that keeps a second watchdog away."""
-
-    held: list[Lock] = field(default_factory=list)
-
-    def release(self) -> None:
-        for lock in self.held:
-            lock.release()
-
-
-def _locked(config: Config, state_dir: Path, *, writable: bool) -> _Locks:
-    locks = _Locks()
-    try:
-        if writable:
-            locks.held.append(lock_directory(state_dir))
-        for port in sorted(_ports(config)):
-            locks.held.append(lock_port(port))
-    except LockHeldError:
-        locks.release()
-        raise
-    return locks
-
-
-def _ports(config: Config) -> set[int]:
-    return {describe(e.command, e.env, os.environ).endpoint.port for e in config.engine.values()}
+def _lock(locks: Locks, config: Config, state_dir: Path, *, writable: bool) -> None:
+    """Everything that keeps a second watchdog away. Raises LockHeldError."""
+    if writable:
+        locks.hold(lock_directory(state_dir))
+    locks.add(locks.taken(ports_of(config)))

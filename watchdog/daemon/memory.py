@@ -1,17 +1,26 @@
-"""What must outlive this process: restart histories, pause, incidents. Written after the fact.
+"""What must outlive this process: histories, ladders, pause, incidents. Written after the fact.
 
 Times are CLOCK_MONOTONIC; after a reboot they are carried over by the wall clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
-from watchdog.core.model import Incident, Pause, ProcessState, Seconds
-from watchdog.core.state import EngineSettings, EngineState, RestartHistory, State, Step
+from watchdog.core.model import Incident, Pause, ProcessState, Seconds, Subject
+from watchdog.core.state import (
+    EngineSettings,
+    EngineState,
+    RestartHistory,
+    State,
+    Step,
+    StoppedBy,
+    Track,
+)
 from watchdog.store import Saved, Store, now_anchor, rebase
 
 _T = TypeVar("_T")
@@ -20,27 +29,34 @@ _RECALLED = 50
 
 
 class Memory:
-    """Keeps what changed in a step, and brings it back at the next start."""
+    """Keeps what changed in a step, and brings it back at the next start.
+
+    ``leaving`` are engines that a reload ends, and whether they were wanted: nobody stopped them.
+    """
 
     def __init__(self, store: Store) -> None:
+        self.leaving: Mapping[str, bool] = {}
         self._store = store
         self._histories: dict[str, RestartHistory] = {}
         self._ready: dict[str, str] = {}
         self._pause: Pause | None = None
+        self._tracks: Mapping[tuple[str, Subject], Track] = {}
         self._incidents: dict[str, Incident] = {}
 
     def recall(self, engines: tuple[EngineSettings, ...], standby: frozenset[str]) -> State:
         """The state to begin with."""
         incidents = self._recall_incidents()
         self._pause = self._recall_pause()
+        self._tracks = self._recall_tracks()
         return State(
             engines={
-                settings.name: self._recall_engine(settings, standby=settings.name in standby)
+                settings.name: self.recall_engine(settings, standby=settings.name in standby)
                 for settings in engines
             },
             incidents=incidents,
             incident_serial=self._store.incident_serial(),
             pause=self._pause,
+            tracks=self._tracks,
         )
 
     def keep(self, step: Step) -> None:
@@ -51,13 +67,19 @@ class Memory:
             self._pause = step.state.pause
             body = None if self._pause is None else _text(self._pause)
             self._store.save_pause(body)
+        if step.state.tracks is not self._tracks:
+            self._tracks = step.state.tracks
+            self._store.save_tracks(_text([(*key, one) for key, one in self._tracks.items()]))
         for incident in step.state.incidents:
             self._keep_incident(incident)
 
     def _keep_engine(self, engine: EngineState) -> None:
         if self._histories.get(engine.name) is not engine.history:
             self._histories[engine.name] = engine.history
-            self._store.save_engine(engine.name, _text(engine.history))
+            history = engine.history
+            if self.leaving.get(engine.name):
+                history = replace(history, wanted=True, stopped_by=StoppedBy.NOBODY)
+            self._store.save_engine(engine.name, _text(history))
         ready = engine.ready_at is not None and engine.generation
         if ready and self._ready.get(engine.name) != engine.generation:
             self._ready[engine.name] = engine.generation
@@ -76,7 +98,8 @@ class Memory:
             resolved = now.wall - (now.monotonic - incident.resolved_at)
         self._store.save_incident(incident.id, _text(incident), opened, resolved)
 
-    def _recall_engine(self, settings: EngineSettings, *, standby: bool) -> EngineState:
+    def recall_engine(self, settings: EngineSettings, *, standby: bool) -> EngineState:
+        """One engine as it is to begin with; from any thread."""
         saved = self._store.load_engine(settings.name)
         history = None if saved is None else _value(saved.body, RestartHistory)
         if history is None or saved is None:
@@ -97,6 +120,14 @@ class Memory:
             return None
         until = None if pause.until is None else _here(saved, pause.until)
         return replace(pause, since=_here(saved, pause.since), until=until)
+
+    def _recall_tracks(self) -> Mapping[tuple[str, Subject], Track]:
+        """An action that ran when its watchdog ended counts as ended then."""
+        saved = self._store.load_tracks()
+        found = None if saved is None else _value(saved.body, list[tuple[str, Subject, Track]])
+        if found is None or saved is None:
+            return {}
+        return {(rule, subject): _rebased(saved, track) for rule, subject, track in found}
 
     def _recall_incidents(self) -> tuple[Incident, ...]:
         now = now_anchor()
@@ -124,6 +155,13 @@ def _shifted(incident: Incident, by: Seconds) -> Incident:
         decided_at=moved(incident.decided_at),
         resolved_at=moved(incident.resolved_at),
     )
+
+
+def _rebased(saved: Saved, track: Track) -> Track:
+    acted = _here(saved, track.acted_at)
+    ended = acted if track.ended_at is None else _here(saved, track.ended_at)
+    healed = None if track.healed_at is None else _here(saved, track.healed_at)
+    return replace(track, acted_at=acted, ended_at=ended, healed_at=healed)
 
 
 def _here(saved: Saved, at: Seconds) -> Seconds:

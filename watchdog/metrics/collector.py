@@ -115,9 +115,6 @@ def _probes(probes: Mapping[str, ProbeStats]) -> Iterator[Metric]:
 
 
 def _daemon(snapshot: Snapshot) -> Iterator[Metric]:
-    reload = _gauge("config_reload_success", "1 when the last configuration was accepted.")
-    reload.add_metric([], 1)
-    yield reload
     yield InfoMetricFamily(
         f"{_P}_config_hash", "The effective configuration.", {"sha256": snapshot.config_hash}
     )

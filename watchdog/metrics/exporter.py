@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from watchdog.contracts import ProbeSpec
@@ -59,11 +59,22 @@ class Exporter:
         self._latency = self._histogram(
             "loop_latency_seconds", "From an event to the end of its step.", _LOOP_BUCKETS
         )
+        self._reload = self._gauge(
+            "config_reload_success", "1 when the last configuration was accepted."
+        )
+        self._reloaded_at = self._gauge(
+            "config_last_reload_success_timestamp_seconds",
+            "When a configuration was last put in force.",
+        )
+        self.reloaded(ok=True)
         self._known: dict[str, Incident] = {}
         self._seen: tuple[Incident, ...] = ()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"{_PREFIX}_{name}", text, registry=self._registry)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
@@ -91,6 +102,12 @@ class Exporter:
         if step.state.incidents is not self._seen:
             self._look_at(step.state.incidents)
         self._latency.observe(max(time.monotonic() - event.at, 0.0))
+
+    def reloaded(self, *, ok: bool) -> None:
+        """A configuration was put in force just now, or refused."""
+        self._reload.set(float(ok))
+        if ok:
+            self._reloaded_at.set(time.time())
 
     def recall(self, incidents: tuple[Incident, ...]) -> None:
         """Incidents of an earlier watchdog: known, and not counted again."""

@@ -45,24 +45,30 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What to run, where it answers, how long a stop may take, and further gate steps."""
+    """What to run, where it answers, how long a stop may take, and further gate steps.
+
+    ``before`` are steps that are taken before anybody looks whether the port is free.
+    """
 
     launch: Launch
     endpoint: Endpoint
     stop: StopSettings = field(default_factory=StopSettings)
     gate: tuple[GateStep, ...] = ()
+    before: tuple[GateStep, ...] = ()
     running_requests: RunningRequests = unknown_requests
 
 
 class SupervisedEngine:
     """Implements ``EngineControl``, and ``processes`` and ``log_bytes`` of ``EngineTarget``.
 
+    A generation keeps the settings that it was started with; new ones are for the next start.
     ``start``, ``stop``, ``adopt`` and ``leave`` belong to the engine's actor thread; everything
     else may be called from any thread.
     """
 
     def __init__(self, settings: EngineSettings, surroundings: Surroundings) -> None:
         self._settings = settings
+        self._present: EngineSettings | None = None
         self._around = surroundings
         self._generation: Generation | None = None
         self._looked = _NEVER
@@ -73,13 +79,27 @@ class SupervisedEngine:
         return self._settings.launch.engine
 
     @property
+    def settings(self) -> EngineSettings:
+        """Those of its next start."""
+        return self._settings
+
+    @property
+    def present(self) -> EngineSettings | None:
+        """Those of the generation that may live; None when nothing of it does."""
+        return self._present
+
+    def reconfigure(self, settings: EngineSettings) -> None:
+        """Start with ``settings`` the next time. What runs, or starts just now, is not touched."""
+        self._settings = settings
+
+    @property
     def endpoint(self) -> Endpoint:
-        """Where it is spoken to."""
-        return self._settings.endpoint
+        """Where it is spoken to: what runs, or else the next start."""
+        return (self._present or self._settings).endpoint
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What starts it."""
+        """What starts it the next time."""
         return self._settings.launch.command
 
     @property
@@ -125,19 +145,21 @@ class SupervisedEngine:
 
         What a crashed generation left is ended first; a living leader refuses the start.
         """
+        settings = self._settings  # all of one start has the same, whoever reconfigures meanwhile
         pass_gate(
             (
                 GateStep("set-empty", self._previous_over),
-                GateStep("port-free", lambda: port_free(self.endpoint)),
-                *self._settings.gate,
+                *settings.before,
+                GateStep("port-free", lambda: port_free(settings.endpoint)),
+                *settings.gate,
             )
         )
-        record = self._plan()
+        record = self._plan(settings)
         try:
             tempdir = Path(record.tempdir)
             tempdir.mkdir(mode=0o700)
-            env = environment(self._settings.launch, record.id, tempdir)
-            process = spawn(self._settings.launch, env, self._around.household)
+            env = environment(settings.launch, record.id, tempdir)
+            process = spawn(settings.launch, env, self._around.household)
         except (ActionError, OSError) as error:
             self._forget_plan(record)
             if isinstance(error, ActionError):
@@ -145,6 +167,7 @@ class SupervisedEngine:
             raise ActionError(f"cannot make a temporary directory: {error.strerror}") from error
         # From here on the exit watch and the stop wait for it; Popen must not complain or reap.
         process.returncode = 0
+        self._present = settings
         self._take_up(record, process.pid, cause)
 
     def _previous_over(self) -> Refusal | None:
@@ -161,15 +184,15 @@ class SupervisedEngine:
             self._end_record(record, ExitStatus(), Cause.UNKNOWN)
         return None
 
-    def _plan(self) -> GenerationRecord:
-        launch = self._settings.launch
+    def _plan(self, settings: EngineSettings) -> GenerationRecord:
+        launch = settings.launch
         record = GenerationRecord(
             id=os.urandom(8).hex(),
             engine=self.name,
             tempdir=str(tempdirs.name()),
             log_path=str(launch.log_path),
             log_offset=_size(launch.log_path),
-            port=self.endpoint.port,
+            port=settings.endpoint.port,
             command=without_secrets(launch.command),
             boot_id=procfs.boot_id(),
             planned_at=time.monotonic(),
@@ -245,7 +268,7 @@ class SupervisedEngine:
         ladder = StopLadder(
             generation.table,
             self._around.household,
-            self._settings.stop,
+            (self._present or self._settings).stop,
             self._settings.running_requests,
         )
         ladder.run(drain=drain, cause=cause)
@@ -267,7 +290,7 @@ class SupervisedEngine:
             self._around.household.forget(generation.pid)
         self._around.household.generation_over(generation.record.id)
         generation.close()
-        self._generation = None
+        self._generation = self._present = None
         status = generation.status or ExitStatus()
         self._end_record(generation.record, status, generation.cause)
 
@@ -292,6 +315,7 @@ class SupervisedEngine:
         if found.adopted is None:
             return Adoption(ended=tuple(record.id for record, _ in found.remains))
         generation = found.adopted
+        self._present = self._settings
         self._generation = generation
         record = generation.record
         self._around.household.generation_began(record.id)
@@ -330,7 +354,7 @@ class SupervisedEngine:
             self._around.household.forget(generation.pid)
         self._around.household.generation_over(generation.record.id)
         generation.close()
-        self._generation = None
+        self._generation = self._present = None
 
 
 def _size(path: Path) -> int:

@@ -134,7 +134,7 @@ class App:
         finally:
             self._room.release()
         body = {"ok": result.ok, "message": result.message, "exit_code": result.exit_code}
-        return Answer(200 if result.ok else 409, body)
+        return Answer(200 if result.ok else 409, {**result.details, **body})
 
 
 def _text(asked: dict[str, object], key: str) -> str:

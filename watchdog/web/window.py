@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from watchdog.core.model import Seconds
@@ -11,11 +12,15 @@ from watchdog.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What became of a command. ``exit_code`` is that of the command line tool."""
+    """What became of a command. ``exit_code`` is that of the command line tool.
+
+    ``details`` are further keys of the answer.
+    """
 
     ok: bool
     message: str
     exit_code: int
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 class Window(Protocol):

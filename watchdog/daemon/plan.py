@@ -1,0 +1,192 @@
+"""Everything that a reload needs, made before anything changes: whatever can fail fails here.
+
+A plan is made in a thread of its own, beside the loop. What it holds (locks of ports, actors,
+probes) is taken over by the switch, or let go of when there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from watchdog.config import Config, ConfigError, WatchdogMode, judgement
+from watchdog.contracts import Box, ProbeSpec
+from watchdog.core.model import Event
+from watchdog.core.rules import Rule
+from watchdog.core.state import EngineSettings, EngineState
+from watchdog.daemon import differences
+from watchdog.daemon.configured import Source, is_another_process, ports_of
+from watchdog.daemon.crew import Crew, Muster, adopted
+from watchdog.daemon.locks import Locks, let_go
+from watchdog.daemon.lookout import Looking, Lookout
+from watchdog.daemon.memory import Memory
+from watchdog.daemon.wiring import (
+    Engine,
+    Makings,
+    RunKey,
+    build_probe,
+    core_settings,
+    period_of,
+    probe_keys,
+)
+from watchdog.rules import build_rules, default_rules
+from watchdog.runner import ProbeRun
+from watchdog.supervisor.lock import Lock
+
+
+@dataclass(slots=True)
+class InForce:
+    """The configuration in force and its rules. Replaced by the loop's thread only."""
+
+    config: Config
+    rules: tuple[Rule, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be in force. ``restarts`` are engines whose process is to be another one."""
+
+    config: Config
+    rules: tuple[Rule, ...]
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+    engines: tuple[EngineSettings, ...]
+    restarts: tuple[str, ...]
+    locks: Mapping[int, Lock] = field(default_factory=dict)
+    muster: Muster = field(default_factory=lambda: Muster({}, {}))
+    states: dict[str, EngineState] = field(default_factory=dict)
+    facts: dict[str, tuple[Event, ...]] = field(default_factory=dict)
+    looking: dict[RunKey, Looking] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    _made: list[Callable[[], object]] = field(default_factory=list)
+
+    def made(self, undo: Callable[[], object]) -> None:
+        """Note how to let go of something that the plan holds."""
+        self._made.append(undo)
+
+    def discard(self) -> None:
+        """Let go of everything: there is no switch."""
+        for undo in reversed(self._made):
+            with contextlib.suppress(Exception):
+                undo()
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Makes plans from what is in force."""
+
+    source: Source
+    now: InForce
+    state_dir: Path
+    specs: Mapping[str, ProbeSpec]
+    makings: Makings
+    crew: Crew
+    lookout: Lookout
+    locks: Locks
+    memory: Memory
+    box: Box
+
+    def plan(self) -> Plan:
+        """Read, judge and make. Raises ConfigError, RuleError, LockHeldError."""
+        wanted = self.source.read()
+        config, needs_restart = differences.lasting(self.now.config, wanted)
+        if needs_restart:
+            _raise_for(config)
+        rules = self._rules(config)
+        plan = Plan(
+            config=config,
+            rules=rules,
+            changed=differences.changes(self.now.config, config, self.specs, default_rules()),
+            needs_restart=needs_restart,
+            engines=core_settings(config, self.state_dir),
+            restarts=self._restarts(config),
+        )
+        try:
+            self._take(plan)
+        except BaseException:
+            plan.discard()
+            raise
+        return plan
+
+    def _rules(self, config: Config) -> tuple[Rule, ...]:
+        """Those in force where they are the same: then nothing was changed by reading them."""
+        now = self.now
+        if config.rule == now.config.rule:
+            return now.rules
+        built = build_rules(config.rule, self.specs, self.makings.actions, config.file)
+        before = {rule.name: rule for rule in now.rules}
+        same = tuple(
+            old if (old := before.get(rule.name)) is not None and old == rule else rule
+            for rule in built
+        )
+        return now.rules if same == now.rules else same
+
+    def _restarts(self, config: Config) -> tuple[str, ...]:
+        """Engines whose own change needs another process, and those that had begun to leave."""
+        return tuple(
+            name
+            for name, engine in config.engine.items()
+            if (known := self.crew.engines.get(name)) is not None
+            and (name in self.crew.leaving or is_another_process(known.config, engine))
+        )
+
+    def _take(self, plan: Plan) -> None:
+        plan.locks = self.locks.taken(ports_of(plan.config))
+        plan.made(lambda: let_go(plan.locks))
+        comers: dict[str, Engine] = {}
+        for name, engine in plan.config.engine.items():
+            if name not in self.crew.engines:
+                comers[name] = made = self.makings.engine(name, engine)
+                plan.made(made.actor.close)
+                plan.made(made.supervised.leave)
+        changed = {
+            name: (engine, self.makings.settings(name, engine))
+            for name, engine in plan.config.engine.items()
+            if name not in comers and engine != self.crew.engines[name].config
+        }
+        plan.muster = Muster(comers, changed)
+        self._look(plan)
+        self._recall(plan)
+
+    def _look(self, plan: Plan) -> None:
+        """Probes that did not change stay as they are; those of who leaves, too, until then."""
+        targets = {
+            name: engine.target
+            for name, engine in {**self.crew.engines, **plan.muster.comers}.items()
+        }
+        for key in probe_keys(plan.config, self.specs, tuple(targets)):
+            run = self._kept(plan.config, key)
+            if run is None:
+                target = targets.get(key[1], self.box)
+                run = build_probe(plan.config, self.specs, key, target, self.makings.around.notify)
+                plan.made(run.close)
+            plan.looking[key] = Looking(run, period_of(plan.config, self.specs[key[0]]))
+        look = {name for name, probe in plan.config.probes.items() if probe.enabled}
+        plan.dropped = frozenset(self.specs) - look
+
+    def _kept(self, config: Config, key: RunKey) -> ProbeRun | None:
+        known = self.lookout.looking.get(key)
+        old, new = self.now.config.probes[key[0]], config.probes[key[0]]
+        same = (old.settings, old.timeout) == (new.settings, new.timeout)
+        return known.run if known is not None and same else None
+
+    def _recall(self, plan: Plan) -> None:
+        """Last of all, because remains of a comer that are found half dead are ended here."""
+        acts = plan.config.watchdog.mode is WatchdogMode.ACT
+        for settings in plan.engines:
+            comer = plan.muster.comers.get(settings.name)
+            if comer is not None:
+                standby = plan.config.engine[settings.name].standby
+                plan.states[settings.name] = self.memory.recall_engine(settings, standby=standby)
+                plan.facts[settings.name] = adopted(
+                    comer, self.makings.around.ledger, clean_up=acts
+                )
+
+
+def _raise_for(config: Config) -> None:
+    """The file is right by itself; with what stays as it is, it may not be."""
+    lines = [f"{config.file}: {line}" for line in judgement.faults(config)]
+    if lines:
+        raise ConfigError(lines)
