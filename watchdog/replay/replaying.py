@@ -1,0 +1,249 @@
+"""Feeds a recording to the core as the loop would, with rules and policy of today.
+
+Facts come as they were recorded. An act of today that did not happen then is hypothetical: what the
+world would have done is not known. It is put on the account and stays in flight until the recording
+brings the engine's next fact, or for a minute; the engine's life goes on as it was recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from watchdog.core import facts, ladder, rule_set
+from watchdog.core.engine import GAP, step
+from watchdog.core.lifecycle import set_out
+from watchdog.core.model import (
+    ActionFinished,
+    Decision,
+    EngineExited,
+    EngineSpawned,
+    Event,
+    Mode,
+    ReadingTaken,
+    Seconds,
+    Tick,
+)
+from watchdog.core.rule_set import RuleSet
+from watchdog.core.rules import Rule
+from watchdog.core.state import EngineState, PolicySettings, State, Step
+from watchdog.recorder import Start, Told
+from watchdog.replay.calm import Calm
+from watchdog.replay.report import Found, Report, Row, paired
+
+HEARTBEAT: Seconds = 1.0
+"""The loop turns at least this often: that late it may have noticed what was due."""
+_DAY: Seconds = 86400.0
+FLIGHT: Seconds = 60.0
+"""How long a hypothetical act counts as under way."""
+
+
+def replay(  # noqa: PLR0913 - the options are given by name
+    recording: Iterable[Start | Told],
+    rules: RuleSet | Sequence[Rule],
+    settings: PolicySettings,
+    *,
+    since: float | None = None,
+    mode: Mode | None = None,
+    every_step: bool = False,
+) -> Report:
+    """Judge a recording anew. Rows before the wall time ``since`` are not in the report.
+
+    ``mode`` judges as if the watchdog had been in it, whatever it was in. ``every_step`` asks the
+    core about every reading, also where nothing can come of it: it takes ten times as long.
+    """
+    run = _Replay(rule_set.of(rules), settings, -math.inf if since is None else since, mode)
+    run.every_step = every_step
+    for entry in recording:
+        if isinstance(entry, Start):
+            run.start(entry)
+        elif math.isfinite(entry.event.at):
+            run.tell(entry)
+    return run.report
+
+
+def _fact_about(event: Event) -> str:
+    """The engine whose processes or action the event is about, "" for none."""
+    match event:
+        case EngineSpawned() | EngineExited():
+            return event.engine
+        case ActionFinished():
+            return event.outcome.target.name
+        case _:
+            return ""
+
+
+class _Replay:
+    def __init__(
+        self, rules: RuleSet, settings: PolicySettings, since: float, mode: Mode | None
+    ) -> None:
+        self.report = Report()
+        self._rules, self._settings = rules, settings
+        self._since, self._mode = since, mode
+        self._state = State()
+        self._wake: Seconds | None = None
+        self._offset = 0.0
+        self._flights: dict[str, Seconds] = {}
+        self._calm = Calm(rules, settings)
+        self.every_step = False
+
+    def start(self, entry: Start) -> None:
+        """Go on from a checkpoint; the rest is kept when it is the same run."""
+        state = entry.state
+        if not entry.fresh:
+            state = replace(
+                self._state,
+                engines=state.engines,
+                mode=state.mode,
+                pause=state.pause,
+                shutting_down=state.shutting_down,
+                cards=state.cards,
+                tracks=state.tracks,
+            )
+            late = state.at is not None and entry.at - state.at > GAP
+            state = replace(state, at=entry.at) if late else state
+        self._state = state if self._mode is None else replace(state, mode=self._mode)
+        self._wake = None
+        self._flights.clear()
+        self._calm.reset()
+        self.report.runs += entry.fresh
+        self.report.lost += entry.lost
+
+    def tell(self, told: Told) -> None:
+        """One recorded event, after the turns of the loop that lie before it."""
+        self._offset = told.offset
+        self._turn_until(told)
+        wall = told.event.at + told.offset
+        if wall >= self._since:
+            self.report.seen(wall)
+        if not self._passed(told):
+            self._step(told.event, told.decisions)
+
+    def _passed(self, told: Told) -> bool:
+        """Whether nothing comes of it, so that the core need not be asked."""
+        event = told.event
+        if self.every_step or self._flights or told.decisions or told.gap_since is not None:
+            return False
+        if not isinstance(event, ReadingTaken):
+            return False
+        found = self._calm.around(self._state, event, self._wake)
+        if found is not None:
+            self._state, self._wake = found
+        return found is not None
+
+    def _turn_until(self, told: Told) -> None:
+        """Tick when something is due. Where nobody looked, nobody looks now."""
+        event, until = told.event, told.event.at
+        if told.gap_since is not None:
+            until = min(until, told.gap_since)
+        answered = isinstance(event, Tick) or bool(told.decisions)
+        while (due := self._due(until, answered=answered)) is not None:
+            self._step(Tick(due), ())
+        at = self._state.at
+        if told.gap_since is not None and (at is None or at < told.gap_since):
+            self._step(Tick(told.gap_since), ())
+
+    def _due(self, until: Seconds, *, answered: bool) -> Seconds | None:
+        """When to tick next, at most at ``until``.
+
+        ``answered``: the event there may be what the loop made of it, a moment late.
+        """
+        at = self._state.at
+        if at is None:
+            return None
+        moments = [*self._flights.values()]
+        if self._wake is not None:
+            moments.append(self._wake)
+        due = max(min(moments, default=math.inf), at)
+        if due > until or (answered and until - due <= HEARTBEAT):
+            due = math.inf
+        if (
+            GAP < until - at < _DAY
+        ):  # the loop's heart beat all the time, with nothing worth recording
+            due = min(due, at + GAP)
+        return due if due < math.inf else None
+
+    def _step(self, event: Event, then: tuple[Decision, ...]) -> None:
+        self._land(event)
+        before = self._state
+        try:
+            done = step(before, event, self._rules, self._settings)
+        except Exception:  # noqa: BLE001 - as the loop: a bug costs one event, and is told
+            self.report.bugs += 1
+            self._state, self._wake = replace(before, at=event.at), None
+            return
+        if owed := self._calm.owed(done.state):
+            for one in owed:
+                self._step(one, ())
+            self._step(event, then)
+            return
+        if isinstance(event, ReadingTaken):
+            self._calm.shown(event)
+        self._state, self._wake = done.state, done.wake_at
+        acted = {decision.target.name: decision for decision in then if decision.hold is None}
+        acts = {one.target.name: one for one in done.decisions if one.hold is None}
+        for name in acts.keys() - acted.keys():
+            self._take_off(before, event, name, acts[name])
+        for name in acted.keys() - acts.keys():
+            self._follow(acted[name], event.at)
+        self._report(event.at, done, then, would=acts.keys() - acted.keys())
+
+    # --- what did not happen ------------------------------------------------------------------
+
+    def _take_off(self, before: State, event: Event, name: str, act: Decision) -> None:
+        """Put a hypothetical act on the account, and leave the engine's life as it was."""
+        after = self._state.engines[name]
+        lived = facts.took(before, event, self._settings)[0].engines[name]
+        first = act.action == "start_engine"
+        engine = replace(
+            after,
+            process=lived.process,
+            since=lived.since,
+            vitals=lived.vitals,
+            started_at=lived.started_at,
+            ready_at=lived.ready_at,
+            failed_at=lived.failed_at if first else after.failed_at,
+            health=lived.health,
+            verdict=lived.verdict,
+        )
+        self._state = self._state.with_engine(engine)
+        self._flights[name] = event.at + FLIGHT
+
+    def _land(self, event: Event) -> None:
+        """Hypothetical acts end with the engine's next fact, or with their time."""
+        if not self._flights:
+            return
+        told = _fact_about(event)
+        for name, until in tuple(self._flights.items()):
+            if name == told or event.at >= until:
+                del self._flights[name]
+                self._let_go(self._state.engines[name], event.at)
+
+    def _let_go(self, engine: EngineState, at: Seconds) -> None:
+        state = self._state.with_engine(replace(engine, in_flight="", charged=False))
+        self._state = ladder.ended(state, engine.subject, at)
+
+    def _follow(self, act: Decision, at: Seconds) -> None:
+        """It was done then: what the recording tells next is understood as its doing."""
+        engine = self._state.engines.get(act.target.name)
+        if engine is not None:
+            self._flights.pop(engine.name, None)
+            self._state = self._state.with_engine(set_out(engine, act.action, at))
+
+    # --- what is told -------------------------------------------------------------------------
+
+    def _report(self, at: Seconds, done: Step, then: tuple[Decision, ...], would: set[str]) -> None:
+        wall = at + self._offset
+        if wall < self._since:
+            return
+        for now, old in paired(done.decisions, then):
+            one = now or old
+            if one is not None:
+                hypothetical = now is not None and now.hold is None and now.target.name in would
+                self.report.add(Row(wall, one.target, one.rule, now, old, hypothetical))
+        for record in done.records:
+            if record.event in {"finding.firing", "finding.resolved"}:
+                keys = dict(record.keys)
+                words = (str(keys["subject"]), str(keys["rule"]), str(keys["severity"]))
+                self.report.find(Found(wall, *words, resolved=record.event.endswith("resolved")))
