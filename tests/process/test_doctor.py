@@ -155,7 +155,8 @@ def test_json_has_everything(tmp_path: Path, nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[probes.nonsense]\n", '[[rule]]\nname = "no-such-rule"\nfor = "1s"\n', "= 1\n"]
+    "text",
+    ["[probes.nonsense]\n", '[[rule]]\nname = "engine-dead"\nactions = ["reboot"]\n', "= 1\n"],
 )
 def test_a_bad_configuration_is_exit_2_in_a_line(tmp_path: Path, text: str) -> None:
     """FACT: the mistake is named on stderr with the file, and nothing is looked at."""

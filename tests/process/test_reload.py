@@ -6,11 +6,13 @@ import concurrent.futures
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.daemon import running, simulated_command
+from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.reloads import READY, File, engines, post, ready, reload, rule, watched
 from tests.support.simulated import alive, free_port, until
 from watchdog.supervisor.lock import LockHeldError, lock_port
@@ -64,6 +66,16 @@ def test_a_changed_policy_keeps_the_history(file: File) -> None:
         assert (after["budget_remaining"], after["pids"]) == (7, before["pids"])
 
 
+def rejected_for(words: str, line: dict[str, Any]) -> bool:
+    """Whether that line of the log tells of this mistake first."""
+    return words in line["errors"][0]
+
+
+def results(daemon: Daemon) -> list[str]:
+    """How all actions ended that the log tells of so far."""
+    return [line["result"] for line in daemon.events("action.finished")]
+
+
 def test_what_is_wrong_changes_nothing(file: File) -> None:
     """A bad rule, key or type, half a file, none, and a port that is locked: exit 2, with lines.
 
@@ -94,7 +106,7 @@ def test_what_is_wrong_changes_nothing(file: File) -> None:
             done = daemon.command("reload")
             assert (done.returncode, done.stdout) == (2, ""), words
             assert words in done.stderr
-            assert words in daemon.events("config.rejected")[-1]["errors"][0]
+            daemon.wait_event("config.rejected", wanted=partial(rejected_for, words))
             assert daemon.metric("vllm_watchdog_config_reload_success") == 0
         file.path.write_text(good)
         done = daemon.command("reload")
@@ -212,9 +224,9 @@ def test_a_renamed_engine_does_not_start_on_top(file: File) -> None:
         reload(daemon)
         until(lambda: ready(daemon) == {"renamed"}, READY)
         assert not [pid for pid in before["pids"] if alive(pid)]
+        until(lambda: results(daemon) == ["ok"] * 3)
         names = [(e["event"], e.get("engine")) for e in daemon.events()]
         assert names.index(("engine.stopped", "main")) < names.index(("engine.started", "renamed"))
-        assert [e["result"] for e in daemon.events("action.finished")] == ["ok"] * 3
         assert engines(daemon)["renamed"]["starts"] == 1
 
 
@@ -231,7 +243,7 @@ def test_engines_may_change_places(file: File) -> None:
         until(lambda: len(ready(daemon)) == 2 and daemon.get("/healthz")[0] == 200, READY)
         now = {name: one["port"] for name, one in engines(daemon).items()}
         assert now == {"main": ports["other"], "other": ports["main"]}
-        assert [e["result"] for e in daemon.events("action.finished")] == ["ok"] * 4
+        until(lambda: results(daemon) == ["ok"] * 4)
 
 
 def test_who_may_not_be_restarted_gets_it_with_the_next_start(file: File) -> None:

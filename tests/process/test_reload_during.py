@@ -130,6 +130,8 @@ def test_reloads_leave_nothing_behind(file: File) -> None:
         for turn in range(4):
             churn(daemon, file, turn)
         until(lambda: len(daemon.status()["engines"]) == 1)
+        until(lambda: list((daemon.state_dir / "recording").glob("*")))
+        until(lambda: daemon.metric('vllm_watchdog_probe_duration_seconds{probe="driver"'))
         before = until(lambda: at_rest(daemon)) or usage(daemon)
         for turn in range(20):
             churn(daemon, file, turn)
@@ -146,7 +148,8 @@ def churn(daemon: Daemon, file: File, turn: int) -> None:
     else:
         file.engine("second", 0, "--startup-time", "0", standby=True)
     changed = rule("engine-stalled", **{"for": f"{turn + 1}s"})
-    file.write(f'{changed}\n[probes.engine_http]\ntimeout = "{turn + 5}s"')
+    often = '[probes.driver]\nperiod = "1s"'
+    file.write(f'{changed}\n{often}\n[probes.engine_http]\ntimeout = "{turn + 5}s"')
     reload(daemon)
 
 
@@ -210,5 +213,6 @@ def test_many_at_once_are_done_one_after_the_other(file: File) -> None:
             daemon.send(signal.SIGHUP)
         assert [command.wait(60) for command in commands] == [0] * 4
         assert engines(daemon)["main"]["pids"] == before["main"]["pids"]
+        daemon.wait_event("config.reloaded", wanted=lambda line: bool(line["changed"]))
         changed = [line["changed"] for line in daemon.events("config.reloaded")]
         assert [lines for lines in changed if lines] == [["policy.restart_budget.count: 5 -> 8"]]

@@ -88,7 +88,21 @@ def _engines(state: State, card: Subject) -> Mapping[str, Value]:
 
 def of_engine(state: State, engine: EngineState) -> BoxView:
     """All that rules can ask about an engine: its state, and what probes found of it."""
-    return BoxView({**state.views.get(engine.subject, {}), "engine": _own(engine)})
+    own = {**_own(engine), **_load(engine, state.at)}
+    return BoxView({**state.views.get(engine.subject, {}), "engine": own})
+
+
+def _load(engine: EngineState, at: Seconds | None) -> Mapping[str, Value]:
+    """Requests in the engine, as far as its counters were read lately."""
+    vitals = engine.vitals
+    seen, limit = vitals.metrics_at, engine.settings.fusion.stale_after
+    if seen is None or at is None or at - seen > limit:
+        return {}
+    load = (
+        ("engine.requests_running", vitals.running),
+        ("engine.requests_waiting", vitals.waiting),
+    )
+    return {name: value for name, value in load if value is not None}
 
 
 def _own(engine: EngineState) -> Mapping[str, Value]:

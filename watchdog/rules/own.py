@@ -15,6 +15,8 @@ _ENGINE = (
     SampleSpec("reason", str, "", "What the verdict comes from, in words."),
     SampleSpec("members", int, "", "Living processes of the engine."),
     SampleSpec("wanted", bool, "", "Whether it should run; not known while an action runs."),
+    SampleSpec("requests_running", float, "", "Requests that run in the engine, all ranks."),
+    SampleSpec("requests_waiting", float, "", "Requests that wait in the engine, all ranks."),
     SampleSpec("action", str, "", "The action that runs on it; empty for none."),
 )
 _ENGINES = (
@@ -31,3 +33,6 @@ OWN: Mapping[SubjectKind, Mapping[str, tuple[SampleSpec, ...]]] = {
     SubjectKind.HOST: {"watchdog": _WATCHDOG},
 }
 """By the kind of subject: the first part of their names, and the samples."""
+
+CORE_PARTS = frozenset(part for parts in OWN.values() for part in parts)
+"""What the names of the core's samples begin with. No reading brings them: no window has them."""

@@ -22,6 +22,7 @@ from watchdog.rules.drafts import (
     Sample,
     SlotsError,
 )
+from watchdog.rules.own import CORE_PARTS
 from watchdog.rules.tokens import ConditionError, Kind, Source, number, plain_text
 from watchdog.rules.vocabulary import Declared, Vocabulary, VocabularyError
 
@@ -217,6 +218,9 @@ class Rewriter:
             self.errors.append((token.at, words))
         elif isinstance(found.filling, Labelled):
             self.errors.append((token.at, _choose(found.declared)))
+        elif token.text in CORE_PARTS:
+            words = f'nothing is kept of {found.filling.name}, use the rule\'s "for" instead'
+            self.errors.append((token.at, words))
         elif figure is not Figure.CHANGES and found.filling.type is not float:
             kind = "a text" if found.filling.type is str else "true or false"
             words = f"{figure.value} needs a number, {found.filling.name} is {kind}"
