@@ -264,12 +264,17 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """What an action module exports as ``ACTION``. Only rules about ``subject_kind`` may use it."""
+    """What an action module exports as ``ACTION``. Only rules about ``subject_kind`` may use it.
+
+    ``timeout`` is for an action that neither starts nor stops the engine: after so many seconds it
+    is given up and reported.
+    """
 
     name: str
     help: str
     build: Callable[[], Action]
     subject_kind: SubjectKind = SubjectKind.ENGINE
+    timeout: Seconds = 60.0
 
 
 __all__ = [

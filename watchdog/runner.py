@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from watchdog.core.model import Event, Reading, ReadingTaken, Sampled, Seconds, 
 
 _MOST = 10_000
 """Samples of one reading; a probe that brings more is broken, and would take all memory."""
+_BITS = 64
 _LONGEST = 300
 """Characters of an error that are kept."""
 
@@ -197,7 +199,7 @@ def _wrong(item: object, declared: Mapping[str, SampleSpec]) -> str:
             if spec is None:
                 return f"{name!r} is not declared"
             if not _fits(value, spec.type):
-                return f"{name} is {type(value).__name__}, not {spec.type.__name__}"
+                return f"{name} is {_shown(value)}, not {spec.type.__name__}"
             if tuple(key for key, _ in labels) != spec.labels:
                 return f"{name} has other labels than declared"
             return ""
@@ -205,6 +207,19 @@ def _wrong(item: object, declared: Mapping[str, SampleSpec]) -> str:
             return f"{type(item).__name__} is no sample"
 
 
+def _shown(value: object) -> str:
+    kind = type(value).__name__
+    return kind if _countable(value) else f"{kind} out of range"
+
+
 def _fits(value: object, kind: type) -> bool:
     """An int is a float too, but a bool is no number."""
-    return type(value) is kind or (kind is float and type(value) is int)
+    right = type(value) is kind or (kind is float and type(value) is int)
+    return right and _countable(value)
+
+
+def _countable(value: object) -> bool:
+    """Not a number that is none, has no end, or needs more than 64 bits."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or value.bit_length() <= _BITS

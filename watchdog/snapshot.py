@@ -26,7 +26,8 @@ class ProbeStats:
 class Snapshot:
     """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
 
-    ``lines_lost`` and ``inbox_depth`` are None when nobody counts them.
+    ``lines_lost`` of the log, ``events_lost`` of the recording and ``inbox_depth`` are None when
+    nobody counts them.
     """
 
     state: State
@@ -39,6 +40,7 @@ class Snapshot:
     budget: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, ProbeStats] = field(default_factory=dict)
     lines_lost: int | None = None
+    events_lost: int | None = None
     inbox_depth: int | None = None
 
     def stamp(self, at: Seconds | None) -> str | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.perf import core, gpu, hung  # noqa: E402
+from tests.perf import core, gpu, hung, rules  # noqa: E402
 from tests.perf.table import children, cpu, head, percentile, pss, row, single, timed  # noqa: E402
 from tests.support.daemon import Daemon, running, simulated_command  # noqa: E402
 from tests.support.simulated import free_port, until  # noqa: E402
@@ -52,7 +52,9 @@ def main() -> None:
     row("exit of the leader noticed after, ms", noticed)
     row("EngineCore stopped to restart decision, s", hang_to_decision())
     idle()
+    rules.rules()
     core.steps()
+    core.growth()
     hung.hangs()
     gpu.sweeps()
 

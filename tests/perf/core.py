@@ -129,13 +129,13 @@ def _samples(cards: int) -> tuple[Sampled, ...]:
 class Run:
     """The core over those events; what each step took, by kind of event."""
 
-    def __init__(self) -> None:
-        engines = {name: EngineState(EngineSettings(name)) for name in ENGINES}
+    def __init__(self, names: Sequence[str] = ENGINES) -> None:
+        engines = {name: EngineState(EngineSettings(name)) for name in names}
         self.state = State(engines=engines)
         self.took: dict[str, list[float]] = defaultdict(list)
         self.seconds: list[float] = []
         self.findings: set[str] = set()
-        for number, name in enumerate(ENGINES):
+        for number, name in enumerate(names):
             self._take(EngineSpawned(0.0, name, name, number + 1, Cause.OPERATOR))
             self._take(ReadingTaken(0.0, http(0.0, "ok", "ok", 200, generation=name, name=name)))
 
@@ -166,9 +166,9 @@ def _kind(event: Event) -> str:
     return event.reading.probe if isinstance(event, ReadingTaken) else "tick"
 
 
-def _warm() -> tuple[Run, list[list[Event]]]:
+def _warm(cards: int = CARDS, names: Sequence[str] = ENGINES) -> tuple[Run, list[list[Event]]]:
     """A core in which everything was seen, and the seconds that come next."""
-    box, run = Box(), Run()
+    box, run = Box(cards, names), Run(names)
     run.live([list(box.second(number)) for number in range(WARM_UP)])
     run.took.clear()
     run.seconds.clear()
@@ -185,6 +185,16 @@ def steps() -> None:
     for kind, costs in sorted(run.took.items()):
         row(f"step, {box} µs, {kind}", costs, 0)
     row(f"steps of one second, {box} µs", run.seconds, 0)
+
+
+def growth() -> None:
+    """Print what a step costs as the box grows, two cards an engine."""
+    for engines in (1, 2, 4, 8):
+        names = tuple(f"e{number}" for number in range(engines))
+        run, seconds = _warm(2 * engines, names)
+        run.live(seconds)
+        costs = [cost for kind in run.took.values() for cost in kind]
+        row(f"step, {2 * engines} GPUs, {engines} engines, CPU µs", costs, 0)
 
 
 def profiled() -> None:

@@ -126,6 +126,7 @@ def test_one_thread_for_all_reads() -> None:
         (Sampled(SUBJECT, "count", 1.5), "count is float, not int"),
         (Sampled(SUBJECT, "count", value=True), "count is bool, not int"),
         (Sampled(SUBJECT, "up", 1), "up is int, not bool"),
+        (Sampled(SUBJECT, "count", 1 << 64), "count is int out of range, not int"),
         (Sampled(SUBJECT, "share", 0.5), "share has other labels than declared"),
         (Unread(SUBJECT, "x", "other"), "'other' is not declared"),
         (cast("Unread", "text"), "str is no sample"),

@@ -58,6 +58,7 @@ PROMISED = {
     "config_hash_info": "gauge",
     "build_info": "gauge",
     "log_lines_lost": "counter",
+    "recording_events_lost": "counter",
     "loop_latency_seconds": "histogram",
 }
 

@@ -31,14 +31,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @click.command(
     short_help="Judge a recording by today's rules.",
-    epilog=examples(
-        "replay --since 24h", "replay /backup/recording --config new.toml --mode act"
-    ),
+    epilog=examples("replay --since 24h", "replay /backup/recording --config new.toml --mode act"),
 )
 @click.argument("recording", required=False, type=click.Path(path_type=Path))
 @click.option("--since", metavar="24h", help="Only what happened in the last 24 hours.")
 @click.option("--findings", is_flag=True, help="Also what fired and was resolved.")
-@click.option("--mode", type=click.Choice(["observe", "act"]), help="As if the daemon had run in it.")
+@click.option("--mode", type=click.Choice(["observe", "act"]), help="As if it had run so.")
 @common
 def replay(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
     recording: Path | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchdog.core import cards, incidents, ladder, policy, verdict
+from watchdog.core import cards, incidents, ladder, policy, rules, verdict
 from watchdog.core.lifecycle import LIFE, move, set_out
 from watchdog.core.model import Cause, Decision, Finding, HoldReason, ProcessState, Record, Subject
 from watchdog.core.state import EngineState, StoppedBy
@@ -38,7 +38,7 @@ def _decide_one(work: Work, key: _Key, finding: Finding, engine: EngineState) ->
         work.records.append(Record("breaker.opened", "error", keys))
     elif hold is None:
         engine = _acting(work, engine, action)
-        work.state = ladder.acted(work.state, key, work.at)
+        work.state = ladder.acted(work.state, key, action, work.at)
     if _is_final(hold, engine) and engine.process in _AT_REST:
         engine = move(engine, ProcessState.GIVEN_UP, work.at)
     engine = _judged(work, engine)
@@ -60,23 +60,39 @@ def _restraint(
     inhibitor = ladder.inhibitor(work.state, finding, work.rules.by_name[finding.rule])
     if inhibitor is not None:
         return HoldReason.INHIBITED, f"{inhibitor.rule}: {cards.words(work.state, inhibitor)}"
-    spared = policy.spares(engine, action)
-    if spared:
-        return HoldReason.INHIBITED, spared
+    return _own_restraint(work, key, engine, action)
+
+
+def _own_restraint(
+    work: Work, key: _Key, engine: EngineState, action: str
+) -> tuple[HoldReason | None, str]:
+    if action in LIFE:
+        spared = policy.spares(work.state, engine, action, work.at)
+        if spared is not None:
+            return spared
+    elif engine.aside:
+        return HoldReason.IN_FLIGHT, ""
     if _rests(work, key):
         return HoldReason.COOLDOWN, ""
     if not _seen(work, key, engine):
         return HoldReason.STALE, ""
-    return policy.spent(engine, work.at, work.settings), ""
+    counts = action in ladder.CHARGED
+    return policy.spent(engine, work.at, work.settings) if counts else None, ""
 
 
 def _seen(work: Work, key: _Key, engine: EngineState) -> bool:
-    """Whether what is found is known now, and was looked for since a gap and since the last act."""
-    if work.state.watches[key].unseen_since is not None:
+    """Whether what is found is known now, for as long as it must be, and was looked for since.
+
+    Since a gap, since the engine's present start, and since the last act.
+    """
+    seen, rule = work.state.watches[key], work.rules.by_name[key[0]]
+    held = rules.holds_since(rule, seen)
+    if seen.unseen_since is not None or held is None or work.at < held:
         return False
-    track, rule = work.state.tracks.get(key), work.rules.by_name[key[0]]
+    track = work.state.tracks.get(key)
     ended = track.ended_at if track is not None else None
-    moments = [at for at in (work.state.gap_at, ended) if at is not None]
+    since = (work.state.gap_at, engine.started_at, ended)
+    moments = [at for at in since if at is not None]
     return not moments or ladder.looked(work.state, rule, engine, max(moments))
 
 
@@ -95,15 +111,21 @@ def _is_final(hold: HoldReason | None, engine: EngineState) -> bool:
 
 def _acting(work: Work, engine: EngineState, action: str) -> EngineState:
     """The engine under way. A rule that starts or stops it for good says what is wanted of it."""
-    if action == "restart_engine":
-        charged = policy.charge(engine, work.at, work.settings)
-        return replace(set_out(charged, action, work.at), charged=True)
-    if action in LIFE:
-        starts = action == "start_engine"
-        by = StoppedBy.NOBODY if starts else StoppedBy.RULE
-        history = replace(engine.history, wanted=starts, stopped_by=by)
-        engine = replace(engine, history=history)
-    return set_out(engine, action, work.at)
+    first = action == "start_engine" and engine.history.wanted
+    charged = action in ladder.CHARGED and not first
+    if charged:
+        engine = policy.charge(engine, work.at, work.settings)
+    if action == "start_engine":
+        engine = _wanted(engine, StoppedBy.NOBODY)
+    elif action == "stop_engine":
+        engine = _wanted(engine, StoppedBy.RULE)
+    engine = set_out(engine, action, work.at)
+    return replace(engine, charged=charged) if action in LIFE else engine
+
+
+def _wanted(engine: EngineState, stopped_by: StoppedBy) -> EngineState:
+    wanted = stopped_by is StoppedBy.NOBODY
+    return replace(engine, history=replace(engine.history, wanted=wanted, stopped_by=stopped_by))
 
 
 def _cause(engine: EngineState, action: str) -> Cause:

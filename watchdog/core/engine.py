@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from watchdog.core import fusing, incidents, ladder, rule_set, rules, verdict, views, watching
+from watchdog.core import (
+    fusing,
+    incidents,
+    ladder,
+    policy,
+    rule_set,
+    rules,
+    verdict,
+    views,
+    watching,
+)
 from watchdog.core.commands import commanded, execute
 from watchdog.core.deciding import decide
 from watchdog.core.facts import took
-from watchdog.core.model import Commanded, Event, Record, Seconds
+from watchdog.core.model import Commanded, Event, ProcessState, Record, Seconds, Severity, Subject
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import Rule
 from watchdog.core.state import PolicySettings, State, Step
@@ -37,13 +47,17 @@ def step(
     _notice_gap(work)
     _expire_pause(work)
     if isinstance(event, Commanded):
+        paused = work.state.pause is not None
         work.add(commanded(work.state, event))
+        if paused and work.state.pause is None:
+            _forget_windows(work)
     _carry_out_pending(work)
     watching.learn(work, event)
     fusing.fuse(work)
     watching.watch_engines(work, before, event)
     _keep_incidents(work)
     decide(work)
+    _note_the_restless(work)
     return Step(
         state=work.state,
         findings=tuple(work.findings),
@@ -72,7 +86,16 @@ def _expire_pause(work: Work) -> None:
         return
     work.state = replace(rules.rewound(work.state), pause=None)
     work.anew = True
+    _forget_windows(work)
     work.records.append(Record("watchdog.resumed", "info", (("reason", "pause expired"),)))
+
+
+def _forget_windows(work: Work) -> None:
+    """What piled up during a pause in the windows of rules that act is not acted upon."""
+    names = {w.name for rule in work.rules if rule.actions for w in rule.when.windows}
+    if names:
+        series = {key: one for key, one in work.state.series.items() if key[1] not in names}
+        work.state = replace(work.state, series=series)
 
 
 def _carry_out_pending(work: Work) -> None:
@@ -87,17 +110,31 @@ def _forget_the_dead(work: Work, before: State) -> None:
         was = before.engines.get(engine.name)
         if was is None:
             continue
-        if was.in_flight and not engine.in_flight:
-            work.state = ladder.ended(work.state, engine.subject, work.at)
+        for ran, runs in ((was.in_flight, engine.in_flight), (was.aside, engine.aside)):
+            if ran and not runs:
+                work.state = ladder.ended(work.state, engine.subject, ran, work.at)
         if (was.generation, was.leader) != (engine.generation, engine.leader):
             work.state = views.without_life(work.state, engine)
+
+
+def _note_the_restless(work: Work) -> None:
+    """Whom a decision changed after the rules had seen it: they must be asked again."""
+    changed = {
+        name
+        for name, engine in work.state.engines.items()
+        if (seen := work.judged.get(name)) is not None and seen is not engine
+    }
+    restless = frozenset(changed | (work.state.restless - work.judged.keys()))
+    if restless != work.state.restless:
+        work.state = replace(work.state, restless=restless)
 
 
 def _keep_incidents(work: Work) -> None:
     quiet = work.rules.quiet
     for _, finding in firing(work.state):
         rule = work.rules.by_name.get(finding.rule)
-        if rule is not None and ladder.inhibitor(work.state, finding, rule) is not None:
+        louder = None if rule is None else ladder.inhibitor(work.state, finding, rule)
+        if louder is not None and louder.severity is not Severity.INFO:
             continue
         work.state, records = incidents.opened(work.state, finding, work.at)
         work.records.extend(records)
@@ -107,9 +144,19 @@ def _keep_incidents(work: Work) -> None:
         if rule_name not in quiet and (seen.pending_since is not None or seen.firing is not None)
     }
     for incident in work.state.incidents:
-        if incident.resolved_at is None and incident.subject not in troubled:
+        if incident.subject in troubled or _in_transition(work.state, incident.subject):
+            continue
+        if incident.resolved_at is None:
             work.state, records = incidents.resolved(work.state, incident.subject, work.at)
             work.records.extend(records)
+
+
+def _in_transition(state: State, subject: Subject) -> bool:
+    """Whether it is not known yet what becomes of the engine: its story goes on."""
+    engine = state.engines.get(subject.name)
+    if engine is None or engine.subject != subject:
+        return False
+    return engine.process in {ProcessState.STARTING, ProcessState.STOPPING}
 
 
 def _wake_at(work: Work) -> Seconds | None:
@@ -117,12 +164,12 @@ def _wake_at(work: Work) -> Seconds | None:
     state, at = work.state, work.at
     moments: list[Seconds | None] = [state.pause.until if state.pause is not None else None]
     for engine in state.engines.values():
-        moments.append(engine.retry_at)
+        moments.append(policy.retry_at(engine, at, work.settings))
         moments.append(verdict.next_look(engine, at))
     for key, seen in state.watches.items():
         rule = work.rules.by_name.get(key[0])
         if rule is not None:
-            moments.append(rules.next_look(rule, seen))
-            if seen.firing is not None and rule.cooldown:
+            moments.extend(rules.next_look(rule, seen))
+            if seen.firing is not None and rule.actions:
                 moments.append(ladder.resting_until(state, key, rule))
     return min((m for m in moments if m is not None and m > at), default=None)

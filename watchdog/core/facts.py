@@ -136,7 +136,8 @@ def _explained(engine: EngineState, event: EngineExited) -> EngineExited:
 
 def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) -> EngineState:
     """An exit that nobody asked for is a failure, whatever its code."""
-    engine = failed(engine, event.at, event.cause, event.explanation, settings)
+    same = engine.failed_at is not None
+    engine = failed(engine, event.at, event.cause, event.explanation, settings, same=same)
     engine = replace(engine, exited_at=event.at)
     reasons = (event.explanation or event.cause.value,)
     if not engine.history.wanted:  # its orphans may live: stopped is only what was proven so
@@ -154,10 +155,11 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
     engine = state.engines.get(outcome.target.name)
     if engine is None or engine.subject != outcome.target:
         return state, ()
-    engine = replace(engine, in_flight="")
     if outcome.action not in LIFE:
-        pass  # its processes are as they were
-    elif not outcome.ok:
+        engine = replace(engine, aside="")  # its processes are as they were
+    else:
+        engine = replace(engine, in_flight="")
+    if outcome.action in LIFE and not outcome.ok:
         engine = _not_done(engine, event, settings)
     elif outcome.action == "stop_engine":
         engine = _stopped(engine, event)
@@ -170,7 +172,7 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
         *outcome.evidence,
     )
     records = [Record("action.finished", "info" if outcome.ok else "error", keys)]
-    if outcome.ok and engine.process is ProcessState.STOPPED:
+    if outcome.ok and outcome.action in LIFE and engine.process is ProcessState.STOPPED:
         records.append(Record("engine.stopped", "info", (("engine", engine.name),)))
     return state.with_engine(engine), tuple(records)
 

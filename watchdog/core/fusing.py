@@ -31,7 +31,7 @@ def _fused(work: Work, engine: EngineState) -> EngineState:
         engine = policy.failed(engine, at, cause, why, work.settings)
         engine = replace(engine, began_at=judged.began_at or at)
     elif live and judged.verdict not in _FAILED and engine.failed_at is not None:
-        engine = replace(engine, failed_at=None, began_at=None, retry_at=None)
+        engine = policy.healed(engine)
     health, judged = judged.verdict, verdict.with_gpus(judged, cards.faults(work.state, engine))
     if (engine.health, engine.verdict, engine.reasons) == (health, judged.verdict, judged.reasons):
         return engine

@@ -9,35 +9,44 @@ from watchdog.core.model import Finding, Mode, Reading, Seconds, Subject, Subjec
 from watchdog.core.rules import Rule, WatchKey
 from watchdog.core.state import EngineState, State, Track
 
+CHARGED = frozenset({"start_engine", "restart_engine"})
+"""Actions that lead to a start, and are bounded by the budgets of starts."""
+_REST: Seconds = 300.0
 _OWN = "engine"
 """What the core knows of an engine by itself; a gap in that is a matter of the policy."""
 
 
 def action(state: State, key: WatchKey, finding: Finding) -> str:
-    """The rung to take next. The last one is taken again: budgets and cool-down end that."""
+    """The rung to take next. The last one is taken again: budget and rest end that."""
     track = state.tracks.get(key, Track())
     return finding.actions[min(track.rung, len(finding.actions) - 1)]
 
 
 def resting_until(state: State, key: WatchKey, rule: Rule) -> Seconds | None:
-    """When the rest after its last action ends; None when there is none."""
+    """When the rest after its last action ends; None when there is none.
+
+    A last rung that costs no budget rests for some time before it is taken again.
+    """
     track = state.tracks.get(key)
-    if track is None or not rule.cooldown:
+    if track is None:
         return None
-    ended = track.ended_at if track.ended_at is not None else track.acted_at
-    return ended + rule.cooldown
+    free = track.rung >= len(rule.actions) and not CHARGED & set(rule.actions[-1:])
+    rest = max(rule.cooldown, _REST) if free else rule.cooldown
+    if not rest:
+        return None
+    return (track.ended_at if track.ended_at is not None else track.acted_at) + rest
 
 
-def acted(state: State, key: WatchKey, at: Seconds) -> State:
+def acted(state: State, key: WatchKey, what: str, at: Seconds) -> State:
     """``state`` after an action of ``key`` was decided: what comes next is the rung above."""
     rung = state.tracks.get(key, Track()).rung + 1
-    return _with(state, key, Track(rung, acted_at=at))
+    return _with(state, key, Track(rung, acted_at=at, action=what))
 
 
-def ended(state: State, target: Subject, at: Seconds) -> State:
-    """``state`` after the action on ``target`` ended, well or not."""
+def ended(state: State, target: Subject, action: str, at: Seconds) -> State:
+    """``state`` after ``action`` on ``target`` ended, well or not."""
     for key, track in state.tracks.items():
-        if key[1] == target and track.ended_at is None:
+        if key[1] == target and track.action == action and track.ended_at is None:
             state = _with(state, key, replace(track, ended_at=at))
     return state
 
@@ -51,9 +60,11 @@ def healed(state: State, key: WatchKey, at: Seconds) -> State:
 def fired(state: State, key: WatchKey, at: Seconds, helped_after: Seconds) -> State:
     """``state`` after the finding fired; healed for ``helped_after``, its ladder begins anew."""
     track = state.tracks.get(key)
-    if track is None or track.healed_at is None:
+    if track is None:
         return state
-    rung = 0 if at - track.healed_at >= helped_after else track.rung
+    known = (track.healed_at, track.ended_at, track.acted_at)  # healed unseen: we began anew since
+    healed_at = next(moment for moment in known if moment is not None)
+    rung = 0 if at - healed_at >= helped_after else track.rung
     return _with(state, key, replace(track, rung=rung, healed_at=None))
 
 

@@ -14,6 +14,7 @@ from watchdog.core.model import (
     Seconds,
     Subject,
     Value,
+    number,
 )
 from watchdog.core.state import EngineState, FusionSettings, State
 
@@ -77,7 +78,7 @@ def _busy(card: Mapping[str, Value], settings: FusionSettings) -> bool:
 
 def _number(card: Mapping[str, Value], name: str) -> float | None:
     value = card.get(name)
-    return None if value is None or isinstance(value, str) else float(value)
+    return None if value is None or isinstance(value, str) else number(value)
 
 
 # --- cards ----------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def set_out(engine: EngineState, action: str, at: Seconds) -> EngineState:
     An action that is none of ``LIFE`` leaves its processes as they are.
     """
     if action not in LIFE:
-        return replace(engine, in_flight=action, charged=False)
+        return replace(engine, aside=action)
     if action == "start_engine":
         engine = replace(
             move(engine, ProcessState.STARTING, at),

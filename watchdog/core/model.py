@@ -6,6 +6,7 @@ boot share; a field that holds a duration says so.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -13,6 +14,16 @@ from functools import lru_cache
 Seconds = float
 Value = bool | int | float | str
 Labels = tuple[tuple[str, str], ...]
+
+
+def number(value: Value) -> float:
+    """``value`` as a number; one that no float can hold is infinite. A text is not a number: 0."""
+    if isinstance(value, str):
+        return 0.0
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 class SubjectKind(StrEnum):

@@ -30,31 +30,50 @@ def barred(state: State, engine: EngineState, finding: Finding) -> HoldReason | 
     outranked = cards.hold(state, engine)
     if outranked is not None:
         return outranked[0]
-    return HoldReason.STALE if _stale(state, engine) else None
+    return HoldReason.STALE if is_stale(state, engine) else None
 
 
 def spent(engine: EngineState, at: Seconds, policy: PolicySettings) -> HoldReason | None:
-    """Why the account of the engine allows no action at ``at``; None when it does."""
-    return _spent(engine.history, at, policy) or _waiting(engine, at)
+    """Why the account of the engine allows no start at ``at``; None when it does."""
+    return _spent(engine, at, policy) or _waiting(engine, at, policy)
 
 
-def spares(engine: EngineState, action: str) -> str:
-    """Why a rule must not do ``action`` to the engine as it is, in words; "" when it may.
+def spares(
+    state: State, engine: EngineState, action: str, at: Seconds
+) -> tuple[HoldReason, str] | None:
+    """Why a rule must not start or stop the engine as it is, and in words; None when it may.
 
-    No rule outranks the first promise: while requests are in an engine that serves, it is let be.
+    No rule outranks the first promise. An engine that has not failed is only stopped when it is
+    known that no request is in it.
     """
     match action:
         case _ if engine.history.stopped_by is StoppedBy.OPERATOR:
-            return "the engine was stopped by an operator"
+            return HoldReason.INHIBITED, "the engine was stopped by an operator"
+        case "start_engine" if engine.process is not ProcessState.STOPPED:
+            return HoldReason.INHIBITED, "the engine is not stopped"
         case "start_engine":
-            return "" if engine.process is ProcessState.STOPPED else "the engine is not stopped"
+            return None
         case _ if engine.process is ProcessState.STOPPED:
-            return "the engine is stopped"
+            return HoldReason.INHIBITED, "the engine is stopped"
+        case _ if engine.failed_at is None:
+            return _serving(state, engine, at)
         case _:
-            return "the engine is busy" if engine.health is Verdict.BUSY else ""
+            return None
 
 
-def _stale(state: State, engine: EngineState) -> bool:
+def _serving(state: State, engine: EngineState, at: Seconds) -> tuple[HoldReason, str] | None:
+    vitals = engine.vitals
+    since = max(at - engine.settings.fusion.stale_after, state.gap_at or 0.0)
+    if engine.health is Verdict.BUSY:
+        return HoldReason.INHIBITED, "the engine is busy"
+    if vitals.running is None or vitals.metrics_at is None or vitals.metrics_at < since:
+        return HoldReason.STALE, "how many requests are in the engine is not known"
+    if vitals.running + (vitals.waiting or 0.0) > 0:
+        return HoldReason.INHIBITED, "the engine is busy"
+    return None
+
+
+def is_stale(state: State, engine: EngineState) -> bool:
     """After a gap in which nobody looked, a verdict on a living engine needs a look to be true."""
     live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
     if state.gap_at is None or not live:
@@ -70,22 +89,49 @@ def _under_way(state: State, engine: EngineState) -> bool:
     return state.shutting_down or bool(engine.in_flight) or starts
 
 
-def _spent(history: RestartHistory, at: Seconds, policy: PolicySettings) -> HoldReason | None:
+def _spent(engine: EngineState, at: Seconds, policy: PolicySettings) -> HoldReason | None:
+    history = engine.history
     if history.given_up is not None:
         return HoldReason.BLOCKED
     if history.breaker_open:
         return HoldReason.BREAKER_OPEN
-    return HoldReason.BUDGET if budget_remaining(history, at, policy) <= 0 else None
+    left = budget_remaining(history, at, policy, booted=engine.ready_at is not None)
+    return HoldReason.BUDGET if left <= 0 else None
 
 
-def _waiting(engine: EngineState, at: Seconds) -> HoldReason | None:
-    waits = engine.retry_at is not None and at < engine.retry_at
-    return HoldReason.BACKOFF if waits else None
+def _waiting(engine: EngineState, at: Seconds, policy: PolicySettings) -> HoldReason | None:
+    due = retry_at(engine, at, policy)
+    return HoldReason.BACKOFF if due is not None and at < due else None
 
 
-def budget_remaining(history: RestartHistory, at: Seconds, policy: PolicySettings) -> int:
-    """Restarts left now: the smaller of what both budgets allow, never negative."""
+def retry_at(engine: EngineState, at: Seconds, policy: PolicySettings) -> Seconds | None:
+    """When backoff lets the next start happen.
+
+    Of an engine that runs and has not failed it counts from its last restart.
+    """
+    runs = engine.process is ProcessState.RUNNING and engine.failed_at is None
+    if not runs or not engine.history.restarts:
+        return engine.retry_at
+    if _is_stable(engine, at, policy):
+        return None
+    wait = backoff(engine.history.failures, engine.generation, policy)
+    return engine.history.restarts[-1].at + wait
+
+
+def _is_stable(engine: EngineState, at: Seconds, policy: PolicySettings) -> bool:
+    return engine.ready_at is not None and at - engine.ready_at >= policy.reset_after_ready
+
+
+def budget_remaining(
+    history: RestartHistory, at: Seconds, policy: PolicySettings, *, booted: bool = False
+) -> int:
+    """Restarts left now: the smaller of what both budgets allow, never negative.
+
+    The boot budget is no matter of an engine that has ``booted``.
+    """
     used = _used(history.restarts, policy.restart_budget, at)
+    if booted:
+        return max(policy.restart_budget.count - used, 0)
     boots = tuple(r for r in history.restarts if r.boot)
     boot_used = _used(boots, policy.boot_budget, at)
     left = min(policy.restart_budget.count - used, policy.boot_budget.count - boot_used)
@@ -116,13 +162,17 @@ def failed(  # noqa: PLR0913 - one failure, whole
     policy: PolicySettings,
     *,
     curable: bool = False,
+    same: bool = False,
 ) -> EngineState:
     """``engine`` with the failure found at ``at``, and when backoff lets it be restarted.
 
     ``curable`` says that a retry may help although the cause is of those that it cannot cure.
+    ``same`` says that it is one that was found before, of which more is known now.
     """
-    stable = engine.ready_at is not None and at - engine.ready_at >= policy.reset_after_ready
-    history = _row(engine.history, cause, stable=stable)
+    if same:
+        history = replace(engine.history, repeated=cause)
+    else:
+        history = _row(engine.history, cause, stable=_is_stable(engine, at, policy))
     if not curable and history.repeats > _worth(engine, cause, policy):
         history = replace(history, given_up=cause)
     return replace(
@@ -139,7 +189,7 @@ def failed(  # noqa: PLR0913 - one failure, whole
 def _row(history: RestartHistory, cause: Cause, *, stable: bool) -> RestartHistory:
     """The row of failures with one more; ten minutes of service ended the one before."""
     if stable:
-        return replace(history, failures=0, repeated=cause, repeats=1)
+        return replace(history, failures=0, given_up=None, repeated=cause, repeats=1)
     repeats = history.repeats + 1 if cause is history.repeated else 1
     return replace(history, repeated=cause, repeats=repeats)
 
@@ -148,6 +198,13 @@ def _worth(engine: EngineState, cause: Cause, policy: PolicySettings) -> float:
     """Restarts in a row; an engine that has served with the same command is worth one at least."""
     retries = policy.retries.get(cause, float("inf"))
     return retries if engine.ready_at is None else max(retries, 1)
+
+
+def healed(engine: EngineState) -> EngineState:
+    """``engine`` whose failure went away before anything was done about it: it was none."""
+    history = engine.history
+    history = replace(history, given_up=None, repeats=max(history.repeats - 1, 0))
+    return replace(engine, history=history, failed_at=None, began_at=None, retry_at=None)
 
 
 def charge(engine: EngineState, at: Seconds, policy: PolicySettings) -> EngineState:

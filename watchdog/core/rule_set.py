@@ -15,7 +15,8 @@ from watchdog.core.rules import Rule
 class RuleSet:
     """Rules in their order. Those that are ``off`` are known by name and judge nothing.
 
-    ``asking`` has, by probe, the rules about the box whose answer one of its readings can change;
+    ``asking`` has, by probe, the rules about the box that a reading of it concerns, and under
+    ``engines`` those that ask for nothing but what the core itself knows;
     ``windows`` what has to be kept, by sample; ``quiet`` are names of rules that only tell.
     """
 
@@ -44,6 +45,10 @@ class RuleSet:
         ):
             object.__setattr__(self, name, value)
 
+    def asked_by(self, probe: str) -> tuple[Rule, ...]:
+        """The rules about the box whose answer a reading of the probe can change."""
+        return (*self.asking.get(probe, ()), *self.asking.get(_ANY, ()))
+
     def may_differ(self, rule: Rule, names: frozenset[str] | None) -> bool:
         """Whether the answer of a rule about the box can be another one after ``names`` changed.
 
@@ -57,6 +62,7 @@ class RuleSet:
 
 
 _ALWAYS = "engines."
+_ANY = "engines"
 
 
 def _names(rule: Rule) -> frozenset[str]:
@@ -80,7 +86,8 @@ def _of(rules: tuple[Rule, ...]) -> RuleSet:
 def _by_probe(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ...]]:
     found: dict[str, tuple[Rule, ...]] = {}
     for rule in rules:
-        for probe in sorted({name.partition(".")[0] for name in rule.when.samples}):
+        roots = {name.partition(".")[0] for name in rule.when.samples}
+        for probe in sorted(roots - {_ANY} or roots):
             found[probe] = (*found.get(probe, ()), rule)
     return found
 

@@ -23,7 +23,8 @@ from watchdog.core.state import State, Watch
 
 WatchKey = tuple[str, Subject]
 
-_FORGOTTEN: Seconds = 3600.0
+FORGOTTEN: Seconds = 3600.0
+"""A finding about the box ends when nobody could tell for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _unknown(rule: Rule, before: Watch, at: Seconds) -> Watch:
     if before.firing is None:
         return before if before.pending_since is None else Watch()
     since = before.unseen_since if before.unseen_since is not None else at
-    if at - since > _FORGOTTEN and rule.subject is not SubjectKind.ENGINE:
+    if at >= since + FORGOTTEN and rule.subject is not SubjectKind.ENGINE:
         return Watch()
     if (before.unseen_since, before.clear_since) == (since, None):
         return before
@@ -84,11 +85,12 @@ def _unknown(rule: Rule, before: Watch, at: Seconds) -> Watch:
 
 
 def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
-    if before.firing is not None and before.clear_since is None and before.unseen_since is None:
+    settled = before.clear_since is None and before.unseen_since is None
+    if before.firing is not None and before.pending_since is not None and settled:
         return before
     since = before.pending_since if before.pending_since is not None else at
     firing = before.firing
-    if firing is None and at - since >= rule.hold_for:
+    if firing is None and at >= since + rule.hold_for:
         firing = Finding(
             rule=rule.name,
             subject=subject,
@@ -114,36 +116,47 @@ def _clear(rule: Rule, before: Watch, at: Seconds) -> Watch:
     if before.firing is None:
         return Watch()
     since = before.clear_since if before.clear_since is not None else at
-    if at - since >= rule.clear_for:
+    if at >= since + rule.clear_for:
         return Watch()
     return replace(before, pending_since=None, clear_since=since, unseen_since=None)
 
 
-def next_look(rule: Rule, seen: Watch) -> Seconds | None:
-    """When time alone will make this watch fire or clear; None when it will not."""
-    if seen.firing is not None:
-        return None if seen.clear_since is None else seen.clear_since + rule.clear_for
+def holds_since(rule: Rule, seen: Watch) -> Seconds | None:
+    """Since when a finding may be acted upon, or when that will be; None while it does not hold.
+
+    After a pause or a gap it must have held for ``for`` again.
+    """
     return None if seen.pending_since is None else seen.pending_since + rule.hold_for
 
 
+def next_look(rule: Rule, seen: Watch) -> tuple[Seconds, ...]:
+    """The moments at which time alone will change what becomes of this watch."""
+    moments = [holds_since(rule, seen)]
+    if seen.firing is not None and seen.clear_since is not None:
+        moments.append(seen.clear_since + rule.clear_for)
+    if seen.unseen_since is not None and rule.subject is not SubjectKind.ENGINE:
+        moments.append(seen.unseen_since + FORGOTTEN)
+    return tuple(moment for moment in moments if moment is not None)
+
+
 def rewound(state: State) -> State:
-    """``state`` after a pause: what it held back, and what was pending, must hold anew."""
+    """``state`` after a pause: what was pending must hold anew, and so must what is acted upon.
+
+    A finding goes on firing; that it holds is counted from now on.
+    """
     watches = {
-        key: replace(seen, pending_since=None, firing=None, held=None) if _held_back(seen) else seen
-        for key, seen in state.watches.items()
-    }
-    return replace(state, watches=watches, judged=frozenset())
-
-
-def _held_back(seen: Watch) -> bool:
-    return seen.firing is None or seen.held is HoldReason.PAUSED
-
-
-def restarted(state: State) -> State:
-    """``state`` after a time in which nobody looked: every duration that runs begins anew."""
-    watches = {
-        key: replace(seen, pending_since=None, clear_since=None)
+        key: replace(seen, pending_since=None, held=None)
         for key, seen in state.watches.items()
         if seen.firing is not None
     }
     return replace(state, watches=watches, judged=frozenset())
+
+
+def restarted(state: State) -> State:
+    """``state`` after a time in which nobody looked: what was seen before says nothing of now."""
+    watches = {
+        key: replace(seen, pending_since=None, clear_since=None, unseen_since=None, held=None)
+        for key, seen in state.watches.items()
+        if seen.firing is not None
+    }
+    return replace(state, watches=watches, judged=frozenset(), views={}, series={})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from watchdog.core.conditions import Figure
-from watchdog.core.model import Seconds, Value
+from watchdog.core.model import Seconds, Value, number
 
 _BUCKETS = 60
 """Parts of a window: its figures are exact to a sixtieth of it, whatever the period."""
@@ -20,7 +20,7 @@ class Series:
 
     A bucket holds the sum of the rises, the number of changes, the extreme, or for an average the
     value times the seconds it held: nothing short is lost between two buckets. ``total`` is what
-    all buckets together hold.
+    all buckets together hold. ``hole_at`` is since when looks have not brought the sample.
     """
 
     figure: Figure
@@ -29,10 +29,14 @@ class Series:
     last: Value = 0.0
     buckets: tuple[Bucket, ...] = ()
     total: float = 0.0
+    hole_at: Seconds | None = None
 
     def with_point(self, at: Seconds, value: Value) -> Series:
-        """The series a reading later. After a gap of a whole window it begins anew."""
-        if not self.buckets or at - self.buckets[-1][1] > self.window:
+        """The series a reading later; after a time in which nobody could tell it begins anew.
+
+        What a counter rose by meanwhile can still be told; a sixtieth of the window is no matter.
+        """
+        if not self.buckets or at - self.buckets[-1][1] > self.window or self._is_torn(at):
             first = _amount(self.figure, None, value, 0.0)
             return Series(self.figure, self.window, at, value, ((at, at, first),), first)
         began, seen, amount = self.buckets[-1]
@@ -47,6 +51,15 @@ class Series:
         else:  # summed up anew, or rounding errors would pile up for ever
             total = _together(self.figure, buckets)
         return Series(self.figure, self.window, self.began, value, buckets, total)
+
+    def with_hole(self, at: Seconds) -> Series:
+        """The series after a look at ``at`` that did not bring the sample."""
+        return self if self.hole_at is not None else replace(self, hole_at=at)
+
+    def _is_torn(self, at: Seconds) -> bool:
+        if self.hole_at is None or self.figure is Figure.INCREASE:
+            return False
+        return at - self.hole_at > self.window / _BUCKETS
 
     def _since(self, start: Seconds) -> tuple[Bucket, ...]:
         """Without what ended before the window began."""
@@ -72,20 +85,20 @@ class Series:
         start = max(began, self.buckets[-1][1] - self.window)
         before = first * (start - began) / (ended - began) if ended > began else 0.0
         span = self.buckets[-1][1] - start
-        return (self.total - before) / span if span > 0 else _number(self.last)
+        return (self.total - before) / span if span > 0 else number(self.last)
 
 
 def _amount(figure: Figure, before: Value | None, now: Value, lasted: Seconds) -> float:
     """What one reading adds to its bucket; a fall of a counter is one that began anew at zero."""
     match figure:
         case Figure.INCREASE:
-            return 0.0 if before is None else _rise(_number(before), _number(now))
+            return 0.0 if before is None else _rise(number(before), number(now))
         case Figure.CHANGES:
             return float(before is not None and before != now)
         case Figure.AVG_OVER:
-            return 0.0 if before is None else _number(before) * lasted
+            return 0.0 if before is None else number(before) * lasted
         case _:
-            return _number(now)
+            return number(now)
 
 
 def _rise(old: float, new: float) -> float:
@@ -111,7 +124,3 @@ def _together(figure: Figure, buckets: tuple[Bucket, ...]) -> float:
             return min(amounts)
         case _:
             return sum(amounts)
-
-
-def _number(value: Value) -> float:
-    return 0.0 if isinstance(value, str) else float(value)

@@ -163,13 +163,15 @@ class Track:
     """What a rule has done about a subject, kept across restarts of the watchdog.
 
     ``rung`` is the next one of its ladder. ``ended_at`` is None while its action runs;
-    ``healed_at`` is when the finding cleared after it, None while it fires.
+    ``healed_at`` is when the finding cleared after it, None while it fires. ``action`` is the last
+    one that was taken.
     """
 
     rung: int = 0
     acted_at: Seconds = 0.0
     ended_at: Seconds | None = None
     healed_at: Seconds | None = None
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +221,9 @@ class EngineState:
 
     ``cause``, ``explanation`` and ``failed_at`` describe the failure that is being dealt with;
     ``retry_at`` is when backoff lets the next start happen. ``in_flight`` names the running
-    action, "" when there is none; ``charged`` says that it is on the
-    restart account; ``pending`` is the operator's command that waits for its end.
+    action that starts or stops it, ``aside`` one that does neither, "" when there is none;
+    ``charged`` says that it is on the restart account; ``pending`` is the operator's command that
+    waits for its end.
     ``health`` is the verdict on the engine alone, ``verdict`` the one that counts its GPUs too.
     ``adopted`` says that the present generation was started by an earlier watchdog. ``cards`` are
     the GPUs on which its generation ``cards_of`` was seen. ``xids`` counts the Xid
@@ -247,6 +250,7 @@ class EngineState:
     retry_at: Seconds | None = None
     history: RestartHistory = field(default_factory=RestartHistory)
     in_flight: str = ""
+    aside: str = ""
     charged: bool = False
     pending: Verb | None = None
     cards: frozenset[Subject] = frozenset()
@@ -288,7 +292,9 @@ class State:
     """Everything the core knows. ``readings`` holds the last reading of each (probe, subject).
 
     ``views`` and ``series`` are what rules see; ``cards`` has the index of every GPU ever seen.
-    ``judged`` are the probes whose last readings all rules in force have seen.
+    ``absent`` is since when nothing is known of a subject that was told of before.
+    ``judged`` are the probes whose last readings all rules in force have seen,
+    ``restless`` the engines that became something else after the rules had seen them.
     ``proven`` are the probes that have worked, ``failing`` those of them that fail now. ``at`` is
     the time of the last event; ``gap_at`` is when the last gap ended in which nobody looked.
     """
@@ -299,8 +305,10 @@ class State:
     views: Mapping[Subject, Parts] = field(default_factory=dict)
     series: Mapping[tuple[Subject, str], Series] = field(default_factory=dict)
     cards: Mapping[Subject, str] = field(default_factory=dict)
+    absent: Mapping[Subject, Seconds] = field(default_factory=dict)
     tracks: Mapping[tuple[str, Subject], Track] = field(default_factory=dict)
     judged: frozenset[str] = frozenset()
+    restless: frozenset[str] = frozenset()
     proven: frozenset[str] = frozenset()
     failing: frozenset[str] = frozenset()
     at: Seconds | None = None

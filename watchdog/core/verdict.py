@@ -71,7 +71,7 @@ def is_first_ready(vitals: Vitals) -> bool:
 def _starting(engine: EngineState, at: Seconds) -> Judgement:
     vitals, settings = engine.vitals, engine.settings
     gone = _core_gone(vitals, settings.fusion)
-    if gone is not None:
+    if gone is not None and gone.verdict is Verdict.DEAD:
         return gone
     began = engine.started_at if engine.started_at is not None else at
     sign = vitals.start_sign_at if vitals.start_sign_at is not None else began

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 from watchdog.core import cards
 from watchdog.core.conditions import Figure, Window
-from watchdog.core.lifecycle import LIFE
 from watchdog.core.model import (
     HOST,
     Labels,
@@ -116,11 +115,11 @@ def _own(engine: EngineState) -> Mapping[str, Value]:
         "engine.cause": engine.cause.value,
         "engine.reason": "; ".join(engine.reasons) or engine.explanation,
         "engine.members": engine.vitals.members,
-        "engine.action": engine.in_flight,
+        "engine.action": engine.in_flight or engine.aside,
     }
     if engine.health not in _IN_TRANSITION:
         values["engine.health"] = engine.health.value
-    if engine.in_flight not in LIFE:
+    if not engine.in_flight:
         values["engine.wanted"] = engine.history.wanted
     return values
 
@@ -138,23 +137,36 @@ def absorb(
     """
     if not _believed(state, reading):
         return state, {}
-    probe = reading.probe
+    probe, at = reading.probe, reading.at
     fresh: dict[Subject, dict[str, Value]] = {}
     samples = [_known_as(state, sample) for sample in reading.samples]
     for sample in samples:
         fresh.setdefault(sample.subject, {})[name_of(probe, sample)] = sample.value
-    series = {**state.series, **_grown(state, fresh, needed, reading.at)}
+    series = {**state.series, **_grown(state, fresh, needed, at)}
     touched = fresh.keys() | _told_before(state, reading)
     views = dict(state.views)
     news: dict[Subject, frozenset[str] | None] = {}
     for subject in touched:
         part = fresh.get(subject, {})
+        series.update(_torn(series, subject, part, views.get(subject, {}).get(probe, {}), at))
         part |= _figures(series, subject, part, needed)
         before = views.get(subject, {})
         news[subject] = _changed(before.get(probe), part)
         views[subject] = {**before, probe: part}
     known = _cards(state.cards, samples)
     return replace(state, views=views, series=series, cards=known), news
+
+
+def _torn(
+    series: Mapping[tuple[Subject, str], Series],
+    subject: Subject,
+    part: Mapping[str, Value],
+    before: Mapping[str, Value],
+    at: Seconds,
+) -> dict[tuple[Subject, str], Series]:
+    """Series whose sample was there at the last look, and is not now."""
+    gone = (name for name in before.keys() - part.keys() if (subject, name) in series)
+    return {(subject, name): series[subject, name].with_hole(at) for name in gone}
 
 
 def _changed(before: Mapping[str, Value] | None, now: Mapping[str, Value]) -> frozenset[str] | None:
@@ -194,7 +206,13 @@ def without_life(state: State, engine: EngineState) -> State:
     if parts is None or not seen & parts.keys():
         return state
     kept = {probe: part for probe, part in parts.items() if probe not in seen}
-    return replace(state, views={**state.views, engine.subject: kept})
+    own = {name for probe in seen for name in parts.get(probe, {})}
+    series = {
+        key: one
+        for key, one in state.series.items()
+        if key[0] != engine.subject or key[1] not in own
+    }
+    return replace(state, series=series, views={**state.views, engine.subject: kept})
 
 
 def reporting(state: State, reading: Reading) -> tuple[State, bool]:
@@ -317,9 +335,16 @@ def _name(probe: str, kind: SubjectKind, sample: str, labels: Labels) -> str:
 
 
 def _cards(known: Mapping[Subject, str], samples: Iterable[Sampled]) -> Mapping[Subject, str]:
-    """Every card ever seen, with its index: one that is lost is still an engine's own."""
+    """Every card ever seen, with its index: one that is lost is still an engine's own.
+
+    An index is that of whom it was last told of.
+    """
     found: dict[Subject, str] = {}
     for sample in samples:
-        if sample.subject.kind is SubjectKind.GPU and not known.get(sample.subject):
-            found[sample.subject] = dict(sample.labels).get("gpu", "")
-    return {**known, **found} if found else known
+        subject = sample.subject
+        if subject.kind is SubjectKind.GPU and subject not in found:
+            found[subject] = dict(sample.labels).get("gpu", "") or known.get(subject, "")
+    if all(known.get(card) == index for card, index in found.items()):
+        return known
+    taken = {index for index in found.values() if index}
+    return {card: "" if at in taken else at for card, at in known.items()} | found

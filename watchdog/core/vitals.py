@@ -6,14 +6,16 @@ it was last seen: absence of a sample is not news.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from watchdog.core.model import Reading, Seconds, Value
+from watchdog.core.model import Reading, Seconds, Value, number
 from watchdog.core.state import FusionSettings, Vitals
 
 SERVER_ERROR = 500
 """The first HTTP status that is the server's own fault."""
+_MOST = float(1 << 62)
 _START_GROWTH_BYTES = 1 << 20
 """Memory noise of an idle interpreter stays far below this; loading weights far above."""
 
@@ -70,7 +72,13 @@ def _flat(reading: Reading) -> Mapping[str, Value]:
 
 def _number(values: Mapping[str, Value], name: str, default: float) -> float:
     value = values.get(name, default)
-    return float(value) if not isinstance(value, str) else default
+    return number(value) if not isinstance(value, str) else default
+
+
+def _count(values: Mapping[str, Value], name: str, default: int = 0) -> int:
+    """A whole number; what no machine can count to is the most that it can."""
+    value = _number(values, name, default)
+    return default if math.isnan(value) else int(min(max(value, -_MOST), _MOST))
 
 
 def _since(before: Seconds | None, at: Seconds, *, holds: bool) -> Seconds | None:
@@ -84,9 +92,9 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
     if "members" not in values:
         return vitals
     at = reading.at
-    cores = int(_number(values, "cores", 0))
-    stopped = int(_number(values, "stopped_members", 0))
-    compilers = int(_number(values, "compilers", 0))
+    cores = _count(values, "cores")
+    stopped = _count(values, "stopped_members")
+    compilers = _count(values, "compilers")
     core_seen = vitals.core_seen or cores > 0
     more = {**_start_signs(vitals, values, at), **_cpu(vitals, values, at, settings)}
     return replace(
@@ -94,7 +102,7 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
         **more,  # type: ignore[arg-type]  # fields and types as named there
         process_at=at,
         leader_alive=bool(values.get("leader_alive", False)),
-        members=int(_number(values, "members", 0)),
+        members=_count(values, "members"),
         cores=cores,
         core_seen=core_seen,
         core_gone_since=_since(vitals.core_gone_since, at, holds=core_seen and cores == 0),
@@ -109,9 +117,9 @@ def _start_signs(
     vitals: Vitals, values: Mapping[str, Value], at: Seconds
 ) -> Mapping[str, int | Seconds | None]:
     """Log lines, memory growth and new children are progress of a start; CPU time alone is not."""
-    rss = int(_number(values, "rss_bytes", vitals.rss_bytes))
-    log = int(_number(values, "log_bytes", vitals.log_bytes))
-    members = int(_number(values, "members", 0))
+    rss = _count(values, "rss_bytes", vitals.rss_bytes)
+    log = _count(values, "log_bytes", vitals.log_bytes)
+    members = _count(values, "members")
     moved = (
         log > vitals.log_bytes
         or members > vitals.members
@@ -127,15 +135,15 @@ def _start_signs(
 def _cpu(
     vitals: Vitals, values: Mapping[str, Value], at: Seconds, settings: FusionSettings
 ) -> Mapping[str, Seconds | None]:
-    cpu = values.get("cpu_seconds")
-    if cpu is None or isinstance(cpu, str):
+    told = values.get("cpu_seconds")
+    if told is None or isinstance(told, str):
         return {"cpu_seconds": None, "quiet_since": None}
-    quiet = False
+    quiet, cpu = False, number(told)
     if vitals.cpu_seconds is not None and vitals.process_at is not None:
         elapsed = max(at - vitals.process_at, 1e-3)
         quiet = (cpu - vitals.cpu_seconds) / elapsed < settings.quiet_cores
     began = vitals.process_at if vitals.quiet_since is None else vitals.quiet_since
-    return {"cpu_seconds": float(cpu), "quiet_since": began if quiet else None}
+    return {"cpu_seconds": cpu, "quiet_since": began if quiet else None}
 
 
 def _http(vitals: Vitals, reading: Reading) -> Vitals:
@@ -146,7 +154,7 @@ def _http(vitals: Vitals, reading: Reading) -> Vitals:
         vitals = replace(vitals, health=health, health_at=reading.at, health_since=since)
     canary = values.get("canary")
     if isinstance(canary, str) and canary != "skipped":
-        vitals = _canary(vitals, canary, int(_number(values, "canary_status", 0)), reading)
+        vitals = _canary(vitals, canary, _count(values, "canary_status"), reading)
     return vitals
 
 
@@ -205,7 +213,7 @@ def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
 
 def _by_rank(reading: Reading, name: str) -> dict[str, float]:
     return {
-        dict(s.labels).get("rank", "0"): float(s.value)
+        dict(s.labels).get("rank", "0"): number(s.value)
         for s in reading.samples
         if s.sample == name and not isinstance(s.value, str)
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from watchdog.core import cards, incidents, ladder, lessons, rules, views
+from watchdog.core import absence, cards, incidents, ladder, lessons, policy, rules, views
 from watchdog.core.conditions import View
 from watchdog.core.model import (
     HOST,
@@ -15,7 +16,7 @@ from watchdog.core.model import (
     ReadingTaken,
     Record,
     Subject,
-    Tick,
+    SubjectKind,
 )
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineState, State, Watch
@@ -29,29 +30,29 @@ _OWN = "engine."
 def learn(work: Work, event: Event) -> None:
     """Take a reading into the views, and judge what rules about the box say of it.
 
-    A tick judges those that are due: time alone may change what they say.
+    Their durations end at a look. Only that nobody could tell for an hour is a matter of time.
     """
-    match event:
-        case ReadingTaken():
-            _told(work, event.reading)
-            work.state, news = views.reporting(work.state, event.reading)
-            if news:
-                _watch_box(work, views.SELF, {HOST: None})
-        case Tick():
-            for rule in work.rules.of_box:
-                _watch(work, rule, _due(work, rule))
-        case _:
-            pass
+    news = False
+    if isinstance(event, ReadingTaken):
+        _told(work, event.reading)
+        work.state, news = views.reporting(work.state, event.reading)
+    if views.SELF in work.state.views.get(HOST, {}):  # what we know of ourselves needs no look
+        _watch_box(work, views.SELF, {HOST: None if news else frozenset()})
+    _end_the_unseen(work)
 
 
 def _told(work: Work, reading: Reading) -> None:
     work.state, news = views.absorb(work.state, reading, work.rules.windows)
     if reading.subject is not None:
         return
-    _forget_renamed(work, reading)
+    renamed = views.renamed(work.state, reading)
+    _forget(work, renamed)
+    work.state, absent = absence.noticed(work.state, news.keys() - renamed, work.at)
+    _forget(work, absent)
     work.state, records = lessons.taught(work.state, reading)
     work.records.extend(records)
-    _watch_box(work, reading.probe, news)
+    gone = renamed | absent
+    _watch_box(work, reading.probe, {one: names for one, names in news.items() if one not in gone})
 
 
 def _watch_box(work: Work, probe: str, news: News) -> None:
@@ -59,7 +60,7 @@ def _watch_box(work: Work, probe: str, news: News) -> None:
     found = {subject: views.of(work.state, subject) for subject in news}
     judged = probe in work.state.judged
     running = _running(work.state)
-    for rule in work.rules.asking.get(probe, ()):
+    for rule in work.rules.asked_by(probe):
         _watch(
             work,
             rule,
@@ -89,9 +90,8 @@ def _running(state: State) -> frozenset[tuple[str, Subject]]:
     )
 
 
-def _forget_renamed(work: Work, reading: Reading) -> None:
-    """A card that has its name now: what was found under its place in the list is over."""
-    gone = views.renamed(work.state, reading)
+def _forget(work: Work, gone: frozenset[Subject]) -> None:
+    """Cards that have another name now, or that nobody tells of: what was found of them is over."""
     if not gone:
         return
     for (name, subject), seen in tuple(work.state.watches.items()):
@@ -102,14 +102,13 @@ def _forget_renamed(work: Work, reading: Reading) -> None:
     work.state = views.forgotten(work.state, gone)
 
 
-def _due(work: Work, rule: Rule) -> list[tuple[Subject, View]]:
-    moments = {
-        subject: rules.next_look(rule, seen)
-        for (name, subject), seen in work.state.watches.items()
-        if name == rule.name
-    }
-    due = [one for one, moment in moments.items() if moment is not None and moment <= work.at]
-    return [(subject, views.of(work.state, subject)) for subject in due]
+def _end_the_unseen(work: Work) -> None:
+    for (name, subject), seen in tuple(work.state.watches.items()):
+        rule = work.rules.by_name.get(name)
+        if rule is None or rule.subject is SubjectKind.ENGINE or seen.unseen_since is None:
+            continue
+        if work.at >= seen.unseen_since + rules.FORGOTTEN:
+            _watch(work, rule, [(subject, views.of(work.state, subject))])
 
 
 def watch_engines(work: Work, before: State, event: Event) -> None:
@@ -117,18 +116,24 @@ def watch_engines(work: Work, before: State, event: Event) -> None:
     state = work.state
     everybody = work.anew or not isinstance(event, ReadingTaken)
     timed = {subject for _, subject in _running(state)}
-    found: list[tuple[Subject, View]] = [
-        (engine.subject, views.of_engine(state, engine))
+    asked = [
+        engine
         for engine in state.engines.values()
-        if everybody or engine.subject in timed or _is_news(before, state, engine)
+        if (everybody or engine.subject in timed or _is_news(before, state, engine))
+        and not policy.is_stale(state, engine)
+    ]
+    found: list[tuple[Subject, View]] = [
+        (engine.subject, views.of_engine(state, engine)) for engine in asked
     ]
     for rule in work.rules.of_engines:
         _watch(work, rule, found)
+    work.judged = {engine.name: engine for engine in asked}
 
 
 def _is_news(before: State, now: State, engine: EngineState) -> bool:
-    known = before.engines.get(engine.name) is engine
-    return not known or before.views.get(engine.subject) is not now.views.get(engine.subject)
+    if engine.name in now.restless or before.engines.get(engine.name) is not engine:
+        return True
+    return before.views.get(engine.subject) is not now.views.get(engine.subject)
 
 
 def _watch(work: Work, rule: Rule, found: Iterable[tuple[Subject, View]]) -> None:
@@ -136,12 +141,31 @@ def _watch(work: Work, rule: Rule, found: Iterable[tuple[Subject, View]]) -> Non
         key = (rule.name, subject)
         before = work.state.watches.get(key, _UNSEEN)
         after = rules.watch(rule, subject, view, before, work.at)
-        if after is not before and after != before:
-            work.state = replace(work.state, watches={**work.state.watches, key: after})
-            _note_change(work, before, after)
+        if after is before or after == before:
+            continue
+        if (
+            after.firing is not None
+            and before.firing is None
+            and not _looked(work, rule, subject, after)
+        ):
+            continue
+        watches = {**work.state.watches, key: after}
+        if after == _UNSEEN:
+            del watches[key]
+        work.state = replace(work.state, watches=watches)
+        _note_change(work, before, after)
 
 
 _UNSEEN = Watch()
+
+
+def _looked(work: Work, rule: Rule, subject: Subject, seen: Watch) -> bool:
+    """Whether a duration that ends now ends at a look, and not by time alone."""
+    engine = work.state.engines.get(subject.name)
+    if not rule.hold_for or engine is None or engine.subject != subject:
+        return True
+    since = seen.pending_since if seen.pending_since is not None else work.at
+    return ladder.looked(work.state, rule, engine, math.nextafter(since, math.inf))
 
 
 def _note_change(work: Work, before: Watch, after: Watch) -> None:

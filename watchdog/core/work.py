@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from watchdog.core import incidents
 from watchdog.core.model import Decision, Finding, Record, Seconds
 from watchdog.core.rule_set import RuleSet
-from watchdog.core.state import PolicySettings, State
+from watchdog.core.state import EngineState, PolicySettings, State
 
 
 @dataclass(slots=True)
 class Work:
     """Lives for one step only: every stage adds to it.
 
-    ``anew`` says that watches were taken back: what holds still must be asked again.
+    ``anew`` says that watches were taken back: what holds still must be asked again. ``judged`` are
+    engines as the rules saw them.
     """
 
     at: Seconds
@@ -25,6 +27,7 @@ class Work:
     decisions: list[Decision] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     anew: bool = False
+    judged: Mapping[str, EngineState] = field(default_factory=dict)
 
     def add(self, done: tuple[State, tuple[Decision, ...], tuple[Record, ...]]) -> None:
         """Take over what a command led to."""

@@ -6,7 +6,7 @@ Times are CLOCK_MONOTONIC; after a reboot they are carried over by the wall cloc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +24,15 @@ from watchdog.core.state import (
 from watchdog.store import Saved, Store, now_anchor, rebase
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Debt:
+    """Kept beside the history: when an engine that failed may be started again."""
+
+    retry_at: Seconds | None = None
+
+
 _RECALLED = 50
 """Incidents that are shown after a restart; the store keeps more."""
 
@@ -37,7 +46,7 @@ class Memory:
     def __init__(self, store: Store) -> None:
         self.leaving: Mapping[str, bool] = {}
         self._store = store
-        self._histories: dict[str, RestartHistory] = {}
+        self._accounts: dict[str, tuple[RestartHistory, Seconds | None]] = {}
         self._ready: dict[str, str] = {}
         self._pause: Pause | None = None
         self._tracks: Mapping[tuple[str, Subject], Track] = {}
@@ -74,12 +83,16 @@ class Memory:
             self._keep_incident(incident)
 
     def _keep_engine(self, engine: EngineState) -> None:
-        if self._histories.get(engine.name) is not engine.history:
-            self._histories[engine.name] = engine.history
+        due = engine.retry_at if engine.process is ProcessState.BACKOFF else None
+        history, debt = self._accounts.get(engine.name, (None, None))
+        if history is not engine.history or debt != due:
+            self._accounts[engine.name] = engine.history, due
             history = engine.history
             if self.leaving.get(engine.name):
                 history = replace(history, wanted=True, stopped_by=StoppedBy.NOBODY)
-            self._store.save_engine(engine.name, _text(history))
+            self._store.save_engine(
+                engine.name, _text({**msgspec.to_builtins(history), "retry_at": due})
+            )
         ready = engine.ready_at is not None and engine.generation
         if ready and self._ready.get(engine.name) != engine.generation:
             self._ready[engine.name] = engine.generation
@@ -111,7 +124,22 @@ class Memory:
         history = replace(history, starts=self._store.starts(settings.name))
         given_up = history.wanted and history.breaker_open
         process = ProcessState.GIVEN_UP if given_up else ProcessState.STOPPED
-        return EngineState(settings, process=process, since=now_anchor().monotonic, history=history)
+        now = now_anchor().monotonic
+        engine = EngineState(settings, process=process, since=now, history=history)
+        due = None if saved is None or given_up else _value(saved.body, _Debt)
+        if saved is None or due is None or due.retry_at is None or not history.wanted:
+            return engine
+        if self._store.living(settings.name):  # its remains are looked at first
+            return engine
+        return replace(
+            engine,
+            process=ProcessState.BACKOFF,
+            cause=history.repeated,
+            explanation="it failed before this watchdog began",
+            failed_at=now,
+            began_at=now,
+            retry_at=_here(saved, due.retry_at),
+        )
 
     def _recall_pause(self) -> Pause | None:
         saved = self._store.load_pause()
@@ -122,7 +150,7 @@ class Memory:
         return replace(pause, since=_here(saved, pause.since), until=until)
 
     def _recall_tracks(self) -> Mapping[tuple[str, Subject], Track]:
-        """An action that ran when its watchdog ended counts as ended then."""
+        """An action that ran when this was saved counts as ended then."""
         saved = self._store.load_tracks()
         found = None if saved is None else _value(saved.body, list[tuple[str, Subject, Track]])
         if found is None or saved is None:
@@ -159,7 +187,8 @@ def _shifted(incident: Incident, by: Seconds) -> Incident:
 
 def _rebased(saved: Saved, track: Track) -> Track:
     acted = _here(saved, track.acted_at)
-    ended = acted if track.ended_at is None else _here(saved, track.ended_at)
+    last = saved.anchor.monotonic if track.ended_at is None else track.ended_at
+    ended = _here(saved, last)
     healed = None if track.healed_at is None else _here(saved, track.healed_at)
     return replace(track, acted_at=acted, ended_at=ended, healed_at=healed)
 

@@ -337,11 +337,14 @@ class Service:
             },
             ports={name: e.target.endpoint.port for name, e in engines.items()},
             budget={
-                name: policy.budget_remaining(engine.history, now, settings)
+                name: policy.budget_remaining(
+                    engine.history, now, settings, booted=engine.ready_at is not None
+                )
                 for name, engine in state.engines.items()
             },
             probes=self._lookout.stats(state),
             lines_lost=self._journal.lost,
+            events_lost=self._recorder.lost,
             inbox_depth=self._inbox.depth(),
         )
 

@@ -119,10 +119,14 @@ def _daemon(snapshot: Snapshot) -> Iterator[Metric]:
         f"{_P}_config_hash", "The effective configuration.", {"sha256": snapshot.config_hash}
     )
     yield InfoMetricFamily(f"{_P}_build", "This program.", {"version": snapshot.version})
-    lost = CounterMetricFamily(f"{_P}_log_lines_lost", "Log lines that could not be written.")
-    if snapshot.lines_lost is not None:
-        lost.add_metric((), snapshot.lines_lost)
-    yield lost
+    for name, words, count in (
+        ("log_lines_lost", "Log lines that could not be written.", snapshot.lines_lost),
+        ("recording_events_lost", "Events that could not be recorded.", snapshot.events_lost),
+    ):
+        lost = CounterMetricFamily(f"{_P}_{name}", words)
+        if count is not None:
+            lost.add_metric((), count)
+        yield lost
     depth = _gauge("inbox_depth", "Events that wait for the main loop.")
     if snapshot.inbox_depth is not None:
         depth.add_metric((), snapshot.inbox_depth)

@@ -222,7 +222,7 @@ class _Replay:
 
     def _let_go(self, engine: EngineState, at: Seconds) -> None:
         state = self._state.with_engine(replace(engine, in_flight="", charged=False))
-        self._state = ladder.ended(state, engine.subject, at)
+        self._state = ladder.ended(state, engine.subject, engine.in_flight, at)
 
     def _follow(self, act: Decision, at: Seconds) -> None:
         """It was done then: what the recording tells next is understood as its doing."""

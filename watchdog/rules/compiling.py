@@ -21,7 +21,7 @@ from watchdog.rules.drafts import (
     slot_names,
 )
 from watchdog.rules.program import Ask, Data, Known, Program
-from watchdog.rules.tokens import ConditionError, Kind, number
+from watchdog.rules.tokens import ConditionError
 from watchdog.rules.wording import Said, said, type_words, worded
 
 _TYPES = {"b": cel.Type.BOOL, "d": cel.Type.DOUBLE, "s": cel.Type.STRING}
@@ -65,9 +65,8 @@ class _Compilation:
             run=partial(_run, expression),
             samples=tuple((slot, one) for slot, one in slots if isinstance(one, Sample)),
             labelled=tuple((slot, one) for slot, one in slots if isinstance(one, Labelled)),
-            windows=tuple((slot, one.window) for slot, one in slots if isinstance(one, Place)),
+            windows=tuple((slot, one) for slot, one in slots if isinstance(one, Place)),
             macros=macros,
-            levels=_levels(draft),
         )
 
     def _ask(self, macro: Macro) -> Ask:
@@ -106,13 +105,6 @@ def _with_whole_numbers(draft: Draft, errors: list[Said]) -> cel.Expression | No
             whole.append(index)
             fewest = count
     return None
-
-
-def _levels(draft: Draft) -> tuple[float, ...] | None:
-    tokens = draft.source.tokens[draft.start : draft.end]
-    if not any(token.text in {"==", "!=", "in"} for token in tokens):
-        return None
-    return tuple(number(token.text) for token in tokens if token.kind is Kind.NUMBER)
 
 
 def _run(expression: cel.Expression, data: Data) -> Known:

@@ -60,9 +60,13 @@ class Macro:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One occurrence of a window: each is a number of its own until the window was covered."""
+    """One occurrence of a window: each is a number of its own until the window was covered.
+
+    ``compared`` says that it is one side of a comparison.
+    """
 
     window: Window
+    compared: bool = False
 
 
 Filling = Sample | Labelled | Macro | Place

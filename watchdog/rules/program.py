@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from watchdog.core.conditions import Figure, Window
+from watchdog.core.conditions import Figure
 from watchdog.core.model import Value
-from watchdog.rules.drafts import Labelled, MacroName, Sample, SampleType
+from watchdog.rules.drafts import Labelled, MacroName, Place, Sample, SampleType
 
 _MOST_OPEN = 4
 """Windows of one expression that may be uncovered; further ones are not known at all."""
@@ -62,30 +62,26 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``run`` evaluates with what the slots hold: one left out is not known.
-
-    ``levels`` are the numbers in an expression that tests for equality: the figure of a window may
-    be any of them. None when nothing is tested so.
-    """
+    """``run`` evaluates with what the slots hold: one left out is not known."""
 
     run: Callable[[Data], Known]
     samples: tuple[tuple[str, Sample], ...] = ()
     labelled: tuple[tuple[str, Labelled], ...] = ()
-    windows: tuple[tuple[str, Window], ...] = ()
+    windows: tuple[tuple[str, Place], ...] = ()
     macros: tuple[tuple[str, Ask], ...] = ()
-    levels: tuple[float, ...] | None = None
 
     def answer(self, seen: Seen) -> Known:
         """The value of the expression, None when it is not known."""
         data = self._data(seen)
         uncovered: list[tuple[str, float, float]] = []
-        for slot, window in self.windows:
+        for slot, place in self.windows:
+            window = place.window
             figure = typed(seen.values.get(window.name), float)
             if figure is None:
                 continue
             if seen.values.get(window.covered):
                 data[slot] = figure
-            elif window.figure in _BOUNDS:
+            elif place.compared and window.figure in _BOUNDS:
                 uncovered.append((slot, float(figure), _BOUNDS[window.figure]))
         return self._everywhere(data, uncovered[:_MOST_OPEN]) if uncovered else self.run(data)
 
@@ -102,22 +98,13 @@ class Program:
         return {slot: value for slot, value in data.items() if value is not None}
 
     def _everywhere(self, data: Data, uncovered: list[tuple[str, float, float]]) -> Known:
+        """Beside a comparison the ends of a bound decide about all that is between them."""
         slots = [slot for slot, _, _ in uncovered]
-        tries = [self._tries(data, figure, bound) for _, figure, bound in uncovered]
-        if math.prod(map(len, tries)) > _MOST_TRIES:
-            return self.run(data)
-        answers = (self.run({**data, **dict(zip(slots, t, strict=True))}) for t in product(*tries))
+        ends = product(*((figure, bound) for _, figure, bound in uncovered))
+        answers = (self.run({**data, **dict(zip(slots, end, strict=True))}) for end in ends)
         first = next(answers)
-        return first if all(answer == first for answer in answers) else None
-
-    def _tries(self, data: Data, figure: float, bound: float) -> list[float]:
-        """Where the true figure may make a difference."""
-        if self.levels is None:
-            return [figure, bound]
-        held = (float(value) for value in data.values() if isinstance(value, float))
-        levels = {level for level in (*self.levels, *held) if figure < level < bound}
-        levels |= {level for level in (*self.levels, *held) if bound < level < figure}
-        return [figure, *sorted(levels), bound]
+        alike = first is not None and all(answer == first for answer in answers)
+        return first if alike else None
 
 
 def typed(value: Value | None, kind: SampleType) -> Value | None:

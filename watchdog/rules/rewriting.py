@@ -10,6 +10,7 @@ from itertools import pairwise
 from watchdog.config.durations import parse_duration
 from watchdog.core.conditions import Figure, Window
 from watchdog.core.model import SubjectKind
+from watchdog.rules.comparing import is_compared
 from watchdog.rules.drafts import (
     NONZERO,
     UNKNOWN,
@@ -200,7 +201,8 @@ class Rewriter:
         seconds = self._seconds(commas[0] + 1, closing)
         sample = self._windowed(Figure(name), opening + 1, commas[0])
         if seconds is not None and sample is not None:
-            self._fill(draft, Place(Window(Figure(name), sample.name, seconds)), at)
+            window = Window(Figure(name), sample.name, seconds)
+            self._fill(draft, Place(window, is_compared(self._source, index, closing)), at)
         return closing + 1
 
     def _windowed(self, figure: Figure, start: int, end: int) -> Sample | None:
