@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.laws.clockwork import PERIODS, Clockwork, Fault
+from tests.laws.lawful import lawful
 from watchdog.core.model import ProcessState, Verdict
 
 HOUR = 3600.0
 RARE = dict.fromkeys(PERIODS, 15.0)
 """Periods for what takes weeks: only exits matter there."""
 
-STILL = settings(
-    max_examples=60,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+STILL = settings(lawful, max_examples=60)
 _PHASE = st.sampled_from([0.0, 0.3, 0.9, 1.1, 1.7])
 PHASES = st.fixed_dictionaries({"process": _PHASE, "http": _PHASE, "metrics": _PHASE})
 

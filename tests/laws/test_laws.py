@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.laws.lawful import lawful
 from tests.laws.world import (
     GAPS,
+    RULES,
     SETTINGS,
     Fate,
     Look,
@@ -25,7 +27,6 @@ from tests.laws.world import (
     records,
 )
 from tests.support.core import Story, http, metrics, process, reading, serving
-from watchdog.core.defaults import DEFAULT_RULES
 from watchdog.core.engine import firing, step
 from watchdog.core.lifecycle import TRANSITIONS
 from watchdog.core.model import (
@@ -41,14 +42,6 @@ from watchdog.core.model import (
 )
 from watchdog.core.state import EngineState, State, Step
 
-lawful = settings(
-    max_examples=40,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 FIRST = Moment(0.0, (Look.IDLE,), (Fate.DONE,))
 
 
@@ -190,7 +183,7 @@ def test_engines_are_independent(story: list[Moment]) -> None:
     together = World(names).live(story).trace
     alone = born(("b",))
     for seen in together:
-        done = step(alone, about(seen.event, "b"), DEFAULT_RULES, SETTINGS)
+        done = step(alone, about(seen.event, "b"), RULES, SETTINGS)
         alone = done.state
         assert alone.engines["b"] == _engine(seen, "b")
         assert _told(done, "b") == _told(seen.done, "b")
@@ -212,7 +205,7 @@ def test_replay_gives_the_same_story(story: list[Moment]) -> None:
     trace = World(("a", "b")).live(story).trace
     state = born(("a", "b"))
     for seen in trace:
-        done = step(state, seen.event, DEFAULT_RULES, SETTINGS)
+        done = step(state, seen.event, RULES, SETTINGS)
         assert done == seen.done
         state = done.state
 
@@ -290,17 +283,17 @@ def test_only_the_transitions_of_the_table_happen(story: list[Moment]) -> None:
 @lawful
 @given(moments(), st.sampled_from(list(Look)))
 def test_a_late_reading_changes_nothing(story: list[Moment], look: Look) -> None:
-    """A reading of a dead generation changes no engine, no watch and no incident."""
+    """A reading of a dead generation changes no engine, no view, no watch and no incident."""
     world = World().live(story)
     for late in world.late(world.bodies[0], look):
-        asleep = step(world.state, late, DEFAULT_RULES, SETTINGS)
-        ticked = step(world.state, about(late, "nobody"), DEFAULT_RULES, SETTINGS)
+        asleep = step(world.state, late, RULES, SETTINGS)
+        ticked = step(world.state, about(late, "nobody"), RULES, SETTINGS)
         assert _known(asleep.state) == _known(ticked.state)
         assert asleep.decisions == ticked.decisions
 
 
 def _known(state: State) -> tuple[object, ...]:
-    return state.engines, state.watches, state.incidents
+    return state.engines, state.views, state.watches, state.incidents
 
 
 @lawful

@@ -13,7 +13,8 @@ from enum import StrEnum
 from hypothesis import strategies as st
 
 from tests.support.core import Of, http, metrics, process, reading
-from watchdog.core.defaults import DEFAULT_RULES
+from tests.support.rules import DEFAULT_RULES
+from watchdog.core import rule_set
 from watchdog.core.engine import step
 from watchdog.core.model import (
     ActionFinished,
@@ -33,10 +34,14 @@ from watchdog.core.model import (
     Verb,
     engine_subject,
 )
+from watchdog.core.rule_set import RuleSet
 from watchdog.core.state import EngineSettings, EngineState, PolicySettings, State, Step
 
 SETTINGS = PolicySettings()
+RULES = rule_set.of(DEFAULT_RULES)
 _CANARY: Seconds = 4.0
+_FRESH: Seconds = 10.0
+_SURE = 2
 
 
 class Look(StrEnum):
@@ -87,11 +92,15 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One step: the event, the state before, and what came of it."""
+    """One step: the event, the state before, and what came of it.
+
+    ``flows`` are the engines that provably have requests and generate tokens at that moment.
+    """
 
     event: Event
     before: State
     done: Step
+    flows: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -106,6 +115,18 @@ class Body:
     cpu: float = 0.0
     log: int = 0
     order: Decision | None = None
+    moved: int = 0
+    moved_at: Seconds = 0.0
+
+    def shows(self, look: Look, at: Seconds) -> None:
+        """What is known of its traffic after ``look`` was seen at ``at``."""
+        fresh = at - self.moved_at <= _FRESH
+        self.moved = (self.moved if fresh else 0) + 1 if look in _MOVING else 0
+        self.moved_at = at
+
+    def flows(self, at: Seconds) -> bool:
+        """Whether three looks in a row, the last just now, saw it generate tokens for others."""
+        return self.alive and self.moved > _SURE and at - self.moved_at <= _FRESH
 
 
 @dataclass
@@ -114,6 +135,7 @@ class World:
 
     names: tuple[str, ...] = ("a",)
     mode: Mode = Mode.ACT
+    rules: RuleSet = field(default_factory=lambda: RULES)
     now: Seconds = 1000.0
     trace: list[Seen] = field(default_factory=list)
     bodies: list[Body] = field(init=False)
@@ -126,8 +148,9 @@ class World:
 
     def take(self, event: Event) -> None:
         """Step once and hand on what was decided."""
-        done = step(self.state, event, DEFAULT_RULES, SETTINGS)
-        self.trace.append(Seen(event, self.state, done))
+        done = step(self.state, event, self.rules, SETTINGS)
+        flows = frozenset(body.name for body in self.bodies if body.flows(event.at))
+        self.trace.append(Seen(event, self.state, done, flows))
         self.state = done.state
         for decision in done.decisions:
             if decision.hold is None:
@@ -192,7 +215,7 @@ class World:
         body.serial += 1
         body.generation, body.alive = f"{body.serial:08x}", True
         body.tokens = body.cpu = 0.0
-        body.log = 0
+        body.log = body.moved = 0
         self.take(EngineSpawned(self.now, body.name, body.generation, body.serial, order.cause))
 
     def _exit(self, body: Body, cause: Cause) -> None:
@@ -208,13 +231,15 @@ class World:
         elif look is Look.MISCONFIGURED:
             self._exit(body, Cause.BAD_ARGUMENTS)
         else:
-            for one in _readings(body, look, self.now):
+            body.moved = body.moved if look in _MOVING else 0
+            for one in readings_of(body, look, self.now):
                 self.take(ReadingTaken(one.at, one))
+            body.shows(look, self.now)
 
     def late(self, body: Body, look: Look) -> Iterator[ReadingTaken]:
         """What a probe of the generation before would bring back now."""
         old = Body(body.name, generation=f"{body.serial - 1:08x}", tokens=1e9)
-        for one in _readings(old, look, self.now):
+        for one in readings_of(old, look, self.now):
             yield ReadingTaken(one.at, one)
 
 
@@ -241,8 +266,11 @@ _CANARIES = {
 )
 
 
-def _readings(body: Body, look: Look, at: Seconds) -> Iterator[Reading]:
-    """What the three probes bring back at ``at``; counters move on as the look says."""
+def readings_of(body: Body, look: Look, at: Seconds, *, whole: bool = True) -> Iterator[Reading]:
+    """What the three probes bring back at ``at``; counters move on as the look says.
+
+    Not ``whole`` is the completion alone.
+    """
     of = Of(generation=body.generation, name=body.name)
     if look is Look.SILENT:
         return
@@ -253,6 +281,11 @@ def _readings(body: Body, look: Look, at: Seconds) -> Iterator[Reading]:
     body.cpu += 100.0 if look in _COMPUTING else 0.0
     body.log += 10 if look is Look.LOADING else 0
     body.tokens += 10.0 if look in _MOVING | {Look.IDLE} else 0.0
+    canary, status, took = _CANARIES.get(look, ("skipped", 0, 0.0))
+    answer = http(at, _HEALTH.get(look, "ok"), canary, status, took=took, **of)
+    if not whole:
+        yield answer
+        return
     yield process(
         at,
         cores=0 if look is Look.CORE_GONE else 1,
@@ -262,8 +295,7 @@ def _readings(body: Body, look: Look, at: Seconds) -> Iterator[Reading]:
         log_bytes=body.log,
         **of,
     )
-    canary, status, took = _CANARIES.get(look, ("skipped", 0, 0.0))
-    yield http(at, _HEALTH.get(look, "ok"), canary, status, took=took, **of)
+    yield answer
     if look not in {Look.REFUSED, Look.LOADING}:
         load = 9.0 if look in _COMPUTING else 0.0
         yield metrics(at, body.tokens, running=load, sleeping=look is Look.SLEEPING, **of)

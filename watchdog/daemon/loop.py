@@ -26,7 +26,7 @@ from watchdog.executor import Actor
 from watchdog.inbox import Inbox, Item, Request, Signalled, Task
 
 _HEARTBEAT: Seconds = 1.0
-"""The loop turns at least this often, so that `/livez` can tell a stuck loop from a quiet one."""
+"""Time itself is told at least this often, however much else is: durations end by it."""
 
 
 class Loop:
@@ -62,6 +62,7 @@ class Loop:
         self._outer_limit = outer_limit
         self._waiting: list[Request] = []
         self._wake_at: Seconds | None = None
+        self._ticked_at: Seconds = 0.0
         self._leave_by: Seconds | None = None
 
     def run(self) -> None:
@@ -71,6 +72,8 @@ class Loop:
             self.turned_at = now = time.monotonic()
             wake_in = _HEARTBEAT if self._wake_at is None else self._wake_at - now
             self._handle(self._inbox.next(min(max(wake_in, 0.0), _HEARTBEAT)))
+            if time.monotonic() - self._ticked_at >= _HEARTBEAT:
+                self.take(Tick(time.monotonic()))
 
     def switch(
         self,
@@ -116,6 +119,8 @@ class Loop:
 
     def _turn(self, event: Event) -> None:
         self.turned_at = time.monotonic()
+        if isinstance(event, Tick):
+            self._ticked_at = self.turned_at
         done = step(self.state, event, self._rules, self._settings)
         self.state = done.state
         self._wake_at = done.wake_at
