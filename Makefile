@@ -7,6 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 PYTEST := $(BIN)/pytest
 PYTEST_ARGS ?=
+SEEDS ?= 50
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
 TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus
@@ -33,6 +34,11 @@ run: $(STAMP) ## Supervise `vllm serve MODEL` where MODEL, vllm and a GPU are th
 test: $(STAMP) ## Run all tests but those that need vLLM or a GPU (PYTEST_ARGS="-k word" narrows)
 	@tools/debian_packages.sh $(TEST_PACKAGES)
 	$(PYTEST) -n 2 --dist loadgroup --ignore=tests/e2e --ignore=tests/gpu $(PYTEST_ARGS)
+
+.PHONY: laws
+laws: $(STAMP) ## Run the laws, and 50 weeks of virtual time with random faults (SEEDS=50; half an hour)
+	$(PYTEST) -n 2 tests/laws $(PYTEST_ARGS)
+	$(BIN)/python -m tests.laws.weeks $(SEEDS)
 
 .PHONY: test-vllm
 test-vllm: $(STAMP) ## Run tests/e2e on the real vLLM, CPU build (3 minutes and 4 GB the first time)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from watchdog.contracts import Endpoint
 from watchdog.core.model import Seconds
+from watchdog.names import is_secret
 
 DEFAULT_PORT = 8000
 """The port that vLLM serves on without ``--port``."""
@@ -187,7 +188,7 @@ def redacted(command: Sequence[str]) -> list[str]:
 
 def _is_secret(flag: str) -> bool:
     name = _flag_name(flag)
-    return name.startswith("api-k") or name.endswith(("-token", "-secret", "-password"))
+    return name.startswith("api-k") or is_secret(name)
 
 
 def _locate(command: Sequence[str]) -> tuple[Form, int]:

@@ -16,7 +16,7 @@ from tests.support.core import NAME, Story, http, metrics, process, serving
 from tests.support.rules import DEFAULT_RULES
 from watchdog.core import cards as own_cards
 from watchdog.core import rule_set
-from watchdog.core.engine import firing
+from watchdog.core.engine import GAP, firing
 from watchdog.core.model import (
     ActionFinished,
     Cause,
@@ -127,6 +127,12 @@ class Box:
             self.says(what)
         self._carry_out()
 
+    def waits(self, seconds: float) -> None:
+        """Nothing happens but that the loop turns."""
+        until = self.at + seconds
+        while self.at < until:
+            self.happens("tick", min(GAP, until - self.at))
+
     def _carry_out(self) -> None:
         engine = self.story.engine
         if not engine.in_flight:
@@ -187,7 +193,8 @@ def test_a_box_that_is_well_holds_nothing(happenings: list[Happening]) -> None:
     """LAW: an hour after the last trouble no finding of the box is left, and the engine serves."""
     box = lived(happenings)
     for later in (*[150.0] * 24, *[10.0] * 6):
-        box.happens("well", later)
+        box.waits(later)
+        box.happens("well", 0.0)
         box.serves()
     assert not held(box.story)
     assert not own_cards.faults(box.story.state, box.story.engine)

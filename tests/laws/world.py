@@ -16,6 +16,7 @@ from tests.support.core import Of, http, metrics, process, reading
 from tests.support.rules import DEFAULT_RULES
 from watchdog.core import rule_set
 from watchdog.core.engine import step
+from watchdog.core.lifecycle import LIFE
 from watchdog.core.model import (
     ActionFinished,
     Cause,
@@ -115,6 +116,7 @@ class Body:
     cpu: float = 0.0
     log: int = 0
     order: Decision | None = None
+    aside: Decision | None = None
     moved: int = 0
     moved_at: Seconds = 0.0
 
@@ -155,7 +157,10 @@ class World:
         for decision in done.decisions:
             if decision.hold is None:
                 body = next(b for b in self.bodies if b.name == decision.target.name)
-                body.order = decision
+                if decision.action in LIFE:
+                    body.order = decision
+                else:
+                    body.aside = decision
 
     def live(self, moments: Sequence[Moment]) -> World:
         """Let ``moments`` happen."""
@@ -170,12 +175,19 @@ class World:
             until = None if moment.lasts is None else self.now + moment.lasts
             self.take(Commanded(self.now, moment.verb, reason="why", owner="me", until=until))
         for body, fate in zip(self.bodies, moment.fates, strict=True):
-            if body.order is not None:
-                self._finish(body, body.order, fate)
+            self._end_all(body, fate)
         for _ in range(moment.times):
             for body, look in zip(self.bodies, moment.looks, strict=True):
                 self._show(body, look)
             self.now += _CANARY
+
+    def _end_all(self, body: Body, fate: Fate) -> None:
+        if body.aside is not None and fate is not Fate.RUNS:
+            order, body.aside = body.aside, None
+            outcome = Outcome(order.action, order.target, fate is Fate.DONE, 0.1, "done")
+            self.take(ActionFinished(self.now, outcome))
+        if body.order is not None:
+            self._finish(body, body.order, fate)
 
     def _finish(self, body: Body, order: Decision, fate: Fate) -> None:
         if fate is Fate.RUNS:
@@ -250,6 +262,7 @@ def born(names: Sequence[str], mode: Mode = Mode.ACT) -> State:
 
 _MOVING = frozenset({Look.TRAFFIC, Look.SATURATED})
 _COMPUTING = _MOVING | {Look.SPINNING, Look.COMPILING, Look.LOADING}
+_LOADED = _COMPUTING | {Look.UNHEALTHY}
 _HEALTH = {
     Look.SATURATED: "timeout",
     Look.UNHEALTHY: "status",
@@ -297,7 +310,7 @@ def readings_of(body: Body, look: Look, at: Seconds, *, whole: bool = True) -> I
     )
     yield answer
     if look not in {Look.REFUSED, Look.LOADING}:
-        load = 9.0 if look in _COMPUTING else 0.0
+        load = 9.0 if look in _LOADED else 0.0
         yield metrics(at, body.tokens, running=load, sleeping=look is Look.SLEEPING, **of)
 
 

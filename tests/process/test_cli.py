@@ -70,6 +70,10 @@ def test_help_fits_a_screen_and_shows_an_example(command: str) -> None:
         ["run", "--listen", "nowhere", "--", "x"],
         ["check", "--config", "/nonexistent.toml"],
         ["simulate-engine", "--nonsense"],
+        ["pause", "--reason", "\udcff"],
+        ["stop", "\udcff"],
+        ["run", "--", "vllm", "serve", "\udcff"],
+        ["check", "--", "vllm", "serve", "m", "--served-model-name", "\udcff"],
     ],
 )
 def test_a_mistake_is_exit_2_without_a_traceback(words: list[str], tmp_path: Path) -> None:
@@ -79,6 +83,7 @@ def test_a_mistake_is_exit_2_without_a_traceback(words: list[str], tmp_path: Pat
     assert done.stdout == ""
     assert done.stderr
     assert "Traceback" not in done.stderr
+    assert "no daemon" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,9 @@ def test_hostile_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert r"engine/x\x1b[2J\ny" in done.stdout
 
 
-@pytest.mark.parametrize("what", ["nothing", "garbage", "newer", "since", "config", "rule"])
+@pytest.mark.parametrize(
+    "what", ["nothing", "garbage", "newer", "since", "config", "rule", "fifo", "device", "digit"]
+)
 def test_bad_input_is_exit_2_in_one_line(what: str, tmp_path: Path) -> None:
     """What cannot be read or understood is named, and nothing is printed."""
     tape(tmp_path, serving(), crash(10.0))
@@ -119,6 +121,14 @@ def test_bad_input_is_exit_2_in_one_line(what: str, tmp_path: Path) -> None:
             path.write_bytes(b"\x00" * 4096)
         case "newer":
             path.write_bytes(path.read_bytes().replace(b"\n\x01\x00", b"\n\x09\x00", 1))
+        case "fifo":
+            path.unlink()
+            os.mkfifo(path)
+        case "device":
+            words = ["/dev/zero"]
+        case "digit":
+            path.rename(path.with_name("².vwr"))
+            words = [tmp_path]
         case "since":
             words += ["--since", "3 parsecs"]
         case "config":

@@ -204,6 +204,20 @@ def test_the_schema_is_printed() -> None:
             ),
         ),
         (
+            STALLED + 'holds = "blocked"',
+            (
+                "rule.engine-stalled.holds: a rule with actions that holds restarts holds itself: "
+                "expected one of both"
+            ),
+        ),
+        (
+            '[[rule]]\nname = "engine-driver-too-old"\nactions = ["stop_engine"]',
+            (
+                "rule.engine-driver-too-old.actions: a rule with actions that holds restarts holds "
+                "itself: expected one of both"
+            ),
+        ),
+        (
             '[policy]\nrestart_budget = { count = 5, window = "10s" }',
             (
                 "policy.restart_budget: expected a window above the 15s that the first 5 backoffs "
@@ -250,6 +264,9 @@ inhibited_by = ["gpu-lost"]
 [[rule]]
 name = "gpu-power-brake"
 [[rule]]
+name = "engine-dead"
+inhibited_by = ["engine-stalled"]
+[[rule]]
 name = "engine-stalled"
 mode = "observe"
 actions = ["restart_engine"]
@@ -276,6 +293,7 @@ def test_what_is_odd_is_a_warning(tmp_path: Path) -> None:
     assert [line.removeprefix(head) for line in lines if line != blind] == [
         "notify.pager: accepted, but this version sends nothing",
         "rule.gpu-power-brake: changes nothing",
+        "rule.engine-stalled.mode: observe, so it no longer holds back engine-dead",
         "rule.gpu-lost.mode: off, so it no longer holds back gpu-hot",
         "rule.engine-stalled.actions: never taken, the rule's mode is observe",
         "rule.own.when: max_over(gpu.power_watts, 1s) is hardly ever known, gpu looks every 1s",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -325,3 +326,22 @@ def test_times_across_a_reboot(now: Anchor, expected: float) -> None:
     (a restored container) as another boot.
     """
     assert rebase(90.0, Anchor("a", 100.0, 1000.0), now) == expected
+
+
+def test_a_store_of_an_older_schema_is_brought_up(tmp_path: Path) -> None:
+    """FACT: a file without the later column is used: what it knows stays, what is new is kept."""
+    with closing(Store.open(tmp_path / "state")) as store:
+        store.planned(record())
+    path = tmp_path / "state" / "store.sqlite3"
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("ALTER TABLE generations DROP COLUMN launched")
+        older.execute("PRAGMA user_version=1")
+    with closing(Store.open(tmp_path / "state")) as store:
+        assert store.warnings == ()
+        store.planned(replace(record("g2", "other"), launched="{}"))
+        found = [r.launched for name in ("main", "other") for r in store.living(name)]
+        assert found == ["", "{}"]
+        assert store.engines(boot_id()) == ("main", "other")
+        assert store.engines("another") == ()
+        store.ended("g2", exit_code=0, signal=None, cause=Cause.OPERATOR)
+        assert store.engines(boot_id()) == ("main",)

@@ -17,6 +17,8 @@ from tests.support.trees import Supervision, ended, living, script, supervision
 from watchdog.core.model import Cause, EngineSpawned
 from watchdog.ledger import GenerationRecord
 from watchdog.supervisor import tempdirs
+from watchdog.supervisor.ladder import StopSettings
+from watchdog.supervisor.launched import planned
 from watchdog.supervisor.memory_ledger import MemoryLedger
 
 PAIR = script("if os.fork() == 0: time.sleep(600)\nprint('ready=1', flush=True)\ntime.sleep(600)\n")
@@ -183,3 +185,26 @@ def test_nothing_recorded_is_nothing_adopted() -> None:
         adoption = supervised.engine.adopt()
 
         assert (adoption.record, adoption.ended, supervised.events) == (None, (), [])
+
+
+def test_an_engine_is_adopted_as_what_it_was_started_as(tmp_path: Path) -> None:
+    """FACT: it keeps its port and its patience, and whether the next start makes another is known.
+
+    A record of an older version tells by its port alone.
+    """
+    with left_behind(tmp_path) as left, successor(left) as supervised:
+        engine = supervised.engine
+        engine.adopt()
+        present = engine.present
+        assert present is not None
+        assert (engine.endpoint.port, present.stop) == (left.record.port, StopSettings())
+        assert not engine.is_outdated()
+        launch = replace(engine.settings.launch, env={"KEY": "s3cret"})
+        other = replace(engine.settings, launch=launch)
+        assert engine.is_outdated(other)
+        assert "s3cret" not in planned(other.launch, other.endpoint, other.stop).launched
+        engine.leave()
+    with left_behind(tmp_path) as left, successor(left, launched="") as supervised:
+        supervised.engine.adopt()
+        assert supervised.engine.is_outdated()
+        assert supervised.engine.endpoint.port == left.record.port

@@ -27,6 +27,7 @@ from watchdog.core.model import (
     Sampled,
     Seconds,
     Severity,
+    Subject,
     SubjectKind,
     Tick,
     Value,
@@ -62,6 +63,13 @@ def reading(
     subject = engine_subject(name)
     sampled = tuple(Sampled(subject, *sample) for sample in samples)
     return Reading(probe, at, took, sampled, (), error, subject, generation)
+
+
+def of_box(
+    at: Seconds, *samples: tuple[Subject, str, Value], probe: str = "it", error: str | None = None
+) -> Reading:
+    """A reading of a probe of the box with ``samples`` as (subject, name, value)."""
+    return Reading(probe, at, 0.0, tuple(Sampled(*sample) for sample in samples), (), error)
 
 
 def process(

@@ -208,8 +208,8 @@ def test_leave_stops_nothing_and_ends_all_acting() -> None:
     story = serving()
     story.command(Verb.LEAVE, 10.0)
     story.exited(11.0)
-    assert not story.acts
-    assert story.decisions[-1].hold is HoldReason.IN_FLIGHT
+    assert not story.decisions
+    assert not story.events("finding.firing")  # nothing is wanted any more
 
 
 @pytest.mark.parametrize("verb", [Verb.START, Verb.STOP, Verb.RESTART, Verb.SHUTDOWN])

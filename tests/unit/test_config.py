@@ -18,6 +18,7 @@ from watchdog.config import (
     with_command,
 )
 from watchdog.core.state import Budget
+from watchdog.names import is_secret, without_secrets
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -93,7 +94,11 @@ url = "http://127.0.0.1:9093"
     assert config.policy.core().restart_budget == Budget(5, 5400.0)
     assert (config.probes["gpu"].period, config.probes["gpu"].settings.patience) == (1.0, 2.0)
     assert (config.rule[0].name, config.rule[0].for_) == ("engine-stalled", 20.0)
-    assert config.warnings == ("notify.alertmanager: accepted, but this version sends nothing",)
+    assert config.warnings == (
+        "notify.alertmanager: accepted, but this version sends nothing",
+        "engine.main.pre_start: accepted, but this version runs nothing",
+        "engine.main.model_change: accepted, but this version does not look",
+    )
 
 
 def test_defaults_without_a_file() -> None:
@@ -215,6 +220,42 @@ def test_values_that_may_be_secret_are_not_repeated(loaded: Loader) -> None:
     """A key that was written as a number does not end up in a log."""
     (found,) = lines(loaded, ENGINE + "env = { VLLM_API_KEY = 123456 }")
     assert found == "engine.main.env.VLLM_API_KEY: expected a text, got a number"
+
+
+def test_what_a_url_says_of_its_user_is_not_repeated(loaded: Loader) -> None:
+    """A text that is no number, and a URL with a password, is told without it."""
+    url = "https://me:s3cret@host/x?api_key=s3cret2"
+    (found,) = lines(loaded, ENGINE + f"standby = '{url}'")
+    assert "s3cret" not in found
+    assert "https://***@host/x?api_key=***" in found
+    told = without_secrets({"url": url, "hf_token": "s3cret", "limits": [url, 3]})
+    assert "s3cret" not in str(told)
+    assert told["limits"] == ["https://***@host/x?api_key=***", 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("VLLM_API_KEY", True),
+        ("--hf-token", True),
+        ("db_password", True),
+        ("client-secret", True),
+        ("--tokenizer", False),
+        ("--ssl-keyfile", False),
+        ("--max-num-batched-tokens", False),
+        ("--port", False),
+    ],
+)
+def test_names_tell_what_is_secret(name: str, secret: bool) -> None:  # noqa: FBT001
+    """One answer for files, commands, environments and differences."""
+    assert is_secret(name) is secret
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    """A command with a byte that is no UTF-8 is one line."""
+    with pytest.raises(ConfigError) as caught:
+        with_command(Config(), ["vllm", "serve", "m", "--served-model-name", "\udcff"])
+    assert caught.value.lines == ("built-in defaults: engine.main: expected texts in UTF-8",)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,15 @@ def test_what_is_good_is_good(text: str, file: Path) -> None:
         ENGINE + "start_timeout = '0s'",
         ENGINE + "start_timeout = 30",
         ENGINE + "gpus = [1.5]",
+        ENGINE + "gpus = ['0']",
+        ENGINE + "gpus = [-1]",
+        ENGINE + "gpus = [0, 0]",
+        ENGINE + "start_timeout = '8761h'",
+        ENGINE + "start_timeout = '00009000h'",
+        ENGINE + "start_timeout = '9000000m'",
+        ENGINE + "start_timeout = '400ns'",
+        ENGINE + "start_timeout = '0.4us'",
+        ENGINE + "start_timeout = '0.0000004s'",
         ENGINE + "env = { A = 1 }",
         ENGINE + "pre_start = [{ timeout = '1s' }]",
         "[engine.Main]\ncommand = ['vllm', 'serve', 'm']",
@@ -169,9 +178,23 @@ def alike(value: object) -> list[Any]:
         case int() | float():
             return [0, 1, 2, 0.25, 1.0, "2s"]
         case str() if re.fullmatch(r"[0-9.]+[hms]+.*", value):
-            return ["1s", "90m", "1h30m", "1h0.5s", "2h", "0s", "1500ms", "1µs"]
+            return [
+                "8760h",
+                "525600m",
+                "600ns",
+                "0.6us",
+                "300ns300ns",
+                "1s",
+                "90m",
+                "1h30m",
+                "1h0.5s",
+                "2h",
+                "0s",
+                "1500ms",
+                "1µs",
+            ]
         case dict() | list():
-            return [value, {}, []]
+            return [value, {}, [], [0, 1], ["GPU-1", 3], ["MIG-x/1"]]
         case _:
             return [value, "act", "critical", "x"]
 

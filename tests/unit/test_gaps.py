@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.box import gpu, lost
@@ -18,6 +20,7 @@ from tests.support.core import (
 )
 from watchdog.core.engine import GAP, firing
 from watchdog.core.model import Cause, HoldReason, Reading, SubjectKind, Tick, Verb, Verdict
+from watchdog.core.state import Restart, RestartHistory
 
 LATER = 3700.0
 SAD = rule("sad", Is("custom.sad", (True,)), hold_for=60.0, clear_for=60.0)
@@ -66,24 +69,25 @@ def test_trouble_must_hold_anew_after_a_gap() -> None:
     """FACT: ``for`` counts from the first look after it."""
     story = serving(rule_set=(SAD,)).read(sad(1.0))
     story.asleep(LATER)
-    story.read(sad(LATER + 1))
-    assert not fired(story)
-    story.tick(LATER + 59.9)
+    story.serve(LATER + 0.5).read(sad(LATER + 1))
     assert not fired(story)
     story.tick(LATER + 61.0)
+    assert not fired(story)  # one look does not show that it lasts
+    story.read(sad(LATER + 61.1))
     assert fired(story)
 
 
 def test_health_must_hold_anew_after_a_gap() -> None:
     """FACT: ``clear_for`` too; the finding itself stays."""
-    story = serving(rule_set=(SAD,)).read(sad(1.0))
-    story.tick(61.0)
-    story.read(sad(70.0, so=False))
+    story = serving(rule_set=(SAD,)).read(sad(1.0), sad(61.0), sad(70.0, so=False))
     story.asleep(LATER)
     assert fired(story)
-    story.tick(LATER + 59.0)
+    story.tick(LATER + 500.0)
+    assert fired(story)  # what was seen before says nothing of now
+    story.read(process(LATER + 501.0), sad(LATER + 501.0, so=False))
+    story.tick(LATER + 560.0)
     assert fired(story)
-    story.tick(LATER + 60.0)
+    story.tick(LATER + 561.0)
     assert not fired(story)
 
 
@@ -93,15 +97,16 @@ def test_a_gap_about_the_box_is_no_time_either() -> None:
     story = serving(rule_set=(hot,)).read(gpu(0.0), lost(1.0))
     story.asleep(LATER)
     assert not fired(story)
-    story.read(lost(LATER + 1.0))
-    story.tick(LATER + 60.9)
+    story.read(lost(LATER + 1.0), lost(LATER + 60.9))
     assert not fired(story)
     story.tick(LATER + 61.0)
+    assert not fired(story)
+    story.read(lost(LATER + 61.1))
     assert fired(story)
 
 
 def test_nobody_is_restarted_for_what_was_known_before_a_gap() -> None:
-    """FACT: the decision is held as stale until the probe that found it has looked again."""
+    """FACT: it is held as stale until the probe that found it and the load were read again."""
     story = serving(rule_set=(RESTARTS,))
     story.command(Verb.PAUSE, 1.0, until=LATER - 1)
     story.read(sad(2.0))
@@ -109,7 +114,7 @@ def test_nobody_is_restarted_for_what_was_known_before_a_gap() -> None:
     story.tick(LATER + 1.0)
     assert not story.acts
     assert story.decisions[-1].hold is HoldReason.STALE
-    story.read(process(LATER + 2.0))
+    story.read(process(LATER + 2.0), metrics(LATER + 2.0, 0.0))
     assert not story.acts
     assert story.decisions[-1].hold is HoldReason.STALE
     story.read(sad(LATER + 3.0))
@@ -166,8 +171,65 @@ def test_a_readings_own_time_is_what_ends_the_staleness() -> None:
     story.command(Verb.PAUSE, 1.0, until=LATER - 1)
     story.read(sad(2.0))
     story.asleep(LATER)
-    story.read(process(LATER + 1.0), sad(LATER - 100.0))
+    story.serve(LATER + 1.0).read(sad(LATER - 100.0))
     assert not story.acts
     assert story.decisions[-1].hold is HoldReason.STALE
     story.read(sad(LATER + 2.0))
     assert len(story.acts) == 1
+
+
+LONG = rule("sad", Is("custom.sad", (True,)), actions=("restart_engine",), hold_for=60.0)
+
+
+def sad_for_long(story: Story, first: int, last: int) -> Story:
+    """The engine serves and is sad, each second."""
+    for at in range(first, last):
+        story.serve(float(at), story.engine.generation)
+        story.read(reading("custom", at + 0.5, ("sad", True), generation=story.engine.generation))
+    return story
+
+
+def test_what_was_held_in_flight_during_a_pause_is_no_debt() -> None:
+    """FACT: whatever held a finding while we were paused, it must hold again for its time."""
+    story = serving(rule_set=(LONG,))
+    story.command(Verb.PAUSE, 1.0)
+    story.command(Verb.RESTART, 2.0)
+    story.spawned(3.0, "0000000b")
+    for at in range(4, 100):
+        story.read(reading("custom", float(at), ("sad", True), generation="0000000b"))
+    story.finished(99.5, "restart_engine")
+    story.command(Verb.RESUME, 100.0)
+    sad_for_long(story, 101, 160)
+    assert [act.rule for act in story.acts] == ["operator"]
+    assert story.decisions[-1].hold is HoldReason.STALE
+    sad_for_long(story, 160, 170)
+    assert [act.rule for act in story.acts] == ["operator", "sad"]
+
+
+def test_what_was_held_in_backoff_before_a_gap_is_no_debt() -> None:
+    """FACT: after the gap a finding that goes on firing must hold for its time to be acted upon."""
+    story = serving(rule_set=(LONG,))
+    history = RestartHistory(restarts=(Restart(0.0),), failures=9)
+    story.state = story.state.with_engine(replace(story.engine, history=history))
+    sad_for_long(story, 1, 100)
+    assert fired(story)
+    assert story.decisions[-1].hold is HoldReason.BACKOFF
+    story.asleep(500.0)
+    sad_for_long(story, 501, 560)
+    assert not story.acts
+    assert fired(story)
+    sad_for_long(story, 560, 570)
+    assert len(story.acts) == 1
+    assert len(story.events("finding.firing")) == 1
+
+
+def test_a_paused_finding_goes_on_firing() -> None:
+    """FACT: the end of a pause resolves nothing: it is told once, and acted upon when it holds."""
+    story = serving(rule_set=(LONG,))
+    story.command(Verb.PAUSE, 1.0, until=80.0)
+    sad_for_long(story, 2, 139)
+    assert not story.acts
+    sad_for_long(story, 139, 145)
+    assert len(story.acts) == 1
+    assert len(story.events("finding.firing")) == 1
+    assert not story.events("finding.resolved")

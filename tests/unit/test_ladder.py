@@ -193,11 +193,17 @@ def test_the_time_that_proves_health_is_configured() -> None:
 
 
 def test_the_last_rung_is_taken_again() -> None:
-    """FACT: a ladder has no end: budgets and cool-down end what does not help."""
+    """FACT: a ladder has no end: budgets bound what costs, five minutes of rest what is free."""
     seen = story(actions=("nudge", "shake")).read(told(1.0, bad=True))
-    for at in range(2, 6):
-        in_vain(seen, float(at))
-    assert actions(seen) == ["nudge", "shake", "shake", "shake", "shake"]
+    in_vain(in_vain(seen, 2.0), 3.0)
+    assert holds(seen)[-1] is HoldReason.COOLDOWN
+    for at in range(1, 4):
+        seen.read(told(3.0 + 300.0 * at, bad=True))
+        in_vain(seen, 3.0 + 300.0 * at)
+    assert [(act.at, act.action) for act in seen.acts[1:]] == [
+        (2.5, "shake"),
+        *((3.0 + 300.0 * at, "shake") for at in range(1, 4)),
+    ]
 
 
 def test_a_rule_rests_after_its_action() -> None:
@@ -244,29 +250,33 @@ def test_trouble_that_is_clearing_is_let_clear() -> None:
 def test_what_was_done_is_kept() -> None:
     """FACT: the rung, when it was taken, when it ended, and when the finding cleared."""
     seen = story(clear_for=5.0).read(told(1.0, bad=True))
-    assert track(seen) == Track(rung=1, acted_at=1.0)
+    nudged = Track(rung=1, acted_at=1.0, action="nudge")
+    assert track(seen) == nudged
     seen.finished(4.0, "nudge", ok=False)
-    assert track(seen) == Track(rung=1, acted_at=1.0, ended_at=4.0)
+    assert track(seen) == replace(nudged, ended_at=4.0)
     seen.read(told(4.5, bad=True))
-    assert track(seen) == Track(rung=2, acted_at=4.5)
+    shaken = Track(rung=2, acted_at=4.5, action="shake")
+    assert track(seen) == shaken
     seen.read(told(5.0, bad=False))
     seen.finished(6.0, "shake")
-    assert track(seen) == Track(rung=2, acted_at=4.5, ended_at=6.0)
+    assert track(seen) == replace(shaken, ended_at=6.0)
     seen.tick(10.0)
-    assert track(seen) == Track(rung=2, acted_at=4.5, ended_at=6.0, healed_at=10.0)
-    seen.read(told(20.0, bad=True))
-    assert track(seen) == Track(rung=3, acted_at=20.0)
+    assert track(seen) == replace(shaken, ended_at=6.0, healed_at=10.0)
+    seen.serve(19.0).read(told(20.0, bad=True))
+    assert track(seen) == Track(rung=3, acted_at=20.0, action="restart_engine")
 
 
-def test_an_action_ends_when_it_ends_whatever_waits_for_it() -> None:
-    """FACT: an operator's command that follows in the same step does not keep the track open."""
+def test_an_action_ends_when_it_ends_whatever_else_runs() -> None:
+    """FACT: a restart that runs beside it neither waits for it nor ends it, nor the other way."""
     seen = story(cooldown=30.0).read(told(1.0, bad=True))
     seen.command(Verb.RESTART, 2.0)
-    seen.finished(4.0, "nudge")
     assert (actions(seen), seen.engine.in_flight) == (["nudge", "restart_engine"], "restart_engine")
-    assert track(seen) == Track(rung=1, acted_at=1.0, ended_at=4.0)
+    seen.finished(4.0, "nudge")
+    assert seen.engine.in_flight == "restart_engine"
+    ended = Track(rung=1, acted_at=1.0, ended_at=4.0, action="nudge")
+    assert track(seen) == ended
     seen.restarted(20.0, NEXT)
-    assert track(seen) == Track(rung=1, acted_at=1.0, ended_at=4.0)
+    assert track(seen) == ended
     seen.read(told(34.0, bad=True, generation=NEXT))
     assert actions(seen) == ["nudge", "restart_engine", "shake"]
 
@@ -309,7 +319,8 @@ def test_the_store_keeps_what_was_done(tmp_path: Path) -> None:
         Memory(store).keep(done)
     with closing(Store.open(tmp_path / "state.db")) as store:
         after = Memory(store).recall((EngineSettings(NAME),), frozenset())
-    assert after.tracks == {KEY: Track(1, acted_at=1.0, ended_at=6.0, healed_at=10.0)}
+    kept = Track(1, acted_at=1.0, ended_at=6.0, healed_at=10.0, action="nudge")
+    assert after.tracks == {KEY: kept}
     assert after.tracks == seen.state.tracks
 
 

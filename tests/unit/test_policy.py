@@ -25,7 +25,9 @@ from watchdog.core.policy import (
     charge,
     failed,
     forgiven,
+    healed,
     open_breaker,
+    retry_at,
     spares,
     spent,
 )
@@ -175,27 +177,86 @@ def test_a_look_of_any_probe_ends_the_staleness(looked: str) -> None:
     assert barred(State(gap_at=150.1), seen, FINDING) is HoldReason.STALE
 
 
+IDLE = Vitals(metrics_at=95.0, running=0.0, waiting=0.0)
+LOADED = replace(IDLE, running=1.0)
+QUEUED = replace(IDLE, waiting=1.0)
+OLD = replace(IDLE, metrics_at=84.9)
+
+
 @pytest.mark.parametrize(
-    ("action", "change", "spared"),
+    ("action", "change", "reason"),
     [
-        ("restart_engine", {"health": Verdict.BUSY}, True),
-        ("stop_engine", {"health": Verdict.BUSY}, True),
-        ("restart_engine", {"health": Verdict.READY}, False),
-        ("restart_engine", {"health": Verdict.DEGRADED, "verdict": Verdict.BUSY}, False),
-        ("stop_engine", {"process": ProcessState.STOPPED}, True),
-        ("stop_engine", {"process": ProcessState.BACKOFF}, False),
-        ("start_engine", {"process": ProcessState.STOPPED}, False),
-        ("start_engine", {}, True),
-        ("start_engine", {"process": ProcessState.BACKOFF}, True),
+        ("restart_engine", {"health": Verdict.BUSY}, HoldReason.INHIBITED),
+        ("stop_engine", {"health": Verdict.BUSY}, HoldReason.INHIBITED),
+        ("restart_engine", {"health": Verdict.READY}, None),
+        ("stop_engine", {"health": Verdict.READY}, None),
+        ("restart_engine", {"health": Verdict.DEGRADED, "verdict": Verdict.BUSY}, None),
+        ("restart_engine", {"vitals": LOADED}, HoldReason.INHIBITED),
+        ("stop_engine", {"vitals": QUEUED}, HoldReason.INHIBITED),
+        ("restart_engine", {"vitals": Vitals()}, HoldReason.STALE),
+        ("restart_engine", {"vitals": OLD}, HoldReason.STALE),
+        ("stop_engine", {"vitals": OLD}, HoldReason.STALE),
+        ("restart_engine", {"vitals": LOADED, "failed_at": 99.0}, None),
+        ("restart_engine", {"vitals": Vitals(), "failed_at": 99.0}, None),
+        ("stop_engine", {"process": ProcessState.STOPPED}, HoldReason.INHIBITED),
+        ("stop_engine", {"process": ProcessState.BACKOFF, "failed_at": 99.0}, None),
+        ("start_engine", {"process": ProcessState.STOPPED}, None),
+        ("start_engine", {}, HoldReason.INHIBITED),
+        ("start_engine", {"process": ProcessState.BACKOFF}, HoldReason.INHIBITED),
     ],
 )
 def test_what_no_rule_may_do_to_an_engine(
-    action: str,
-    change: dict[str, object],
-    spared: bool,  # noqa: FBT001
+    action: str, change: dict[str, object], reason: HoldReason | None
 ) -> None:
-    """What works on requests is let be; what runs is not started, what is stopped not stopped."""
-    assert bool(spares(engine(**change), action)) is spared  # type: ignore[arg-type]
+    """What may have requests is let be; what runs is not started, what is stopped not stopped."""
+    one = engine(**{"vitals": IDLE, **change})  # type: ignore[arg-type]
+    spared = spares(State(), one, action, 100.0)
+    assert (spared[0] if spared is not None else None) is reason
+
+
+@pytest.mark.parametrize(("gap_at", "known"), [(None, True), (95.0, True), (95.1, False)])
+def test_a_load_of_before_a_gap_is_not_known(gap_at: float | None, known: bool) -> None:  # noqa: FBT001
+    """Counters that were read before nobody looked say nothing of the requests of now."""
+    spared = spares(State(gap_at=gap_at), engine(vitals=IDLE), "restart_engine", 100.0)
+    words = "how many requests are in the engine is not known"
+    assert spared == (None if known else (HoldReason.STALE, words))
+
+
+@pytest.mark.parametrize(("booted", "left"), [(False, 0), (True, 2)])
+def test_the_boot_budget_is_no_matter_of_what_has_served(booted: bool, left: int) -> None:  # noqa: FBT001
+    """Three starts that never got ready bar a fourth, and no restart of one that did."""
+    history = _history(1.0, 2.0, 3.0, boot=True)
+    assert budget_remaining(history, 10.0, S, booted=booted) == left
+
+
+def test_a_working_engine_waits_from_its_last_restart() -> None:
+    """A rule that restarts again and again what serves waits as long as for a failure."""
+    history = replace(_history(50.0), failures=4)
+    runs = engine(ready_at=60.0, history=history)
+    assert retry_at(runs, 61.0, S) == pytest.approx(58.0, abs=0.1)
+    assert spent(runs, 57.9, S) is HoldReason.BACKOFF
+    assert spent(runs, 58.1, S) is None
+    assert retry_at(runs, 660.0, S) is None  # ten minutes of service ended the row
+
+
+def test_a_failure_that_is_explained_later_counts_once() -> None:
+    """The exit of an engine that was found stalled is the same failure, by its better name."""
+    one = failed(engine(), 10.0, Cause.STALLED, "", S)
+    two = failed(one, 12.0, Cause.CUDA_OOM, "", S, same=True)
+    assert (one.history.repeats, two.history.repeats) == (1, 1)
+    assert two.history.repeated is Cause.CUDA_OOM
+
+
+def test_a_failure_that_heals_by_itself_is_taken_back() -> None:
+    """Nothing is given up for it, and it does not count in the row."""
+    policy = replace(S, retries={Cause.STALLED: 1})
+    twice = failed(
+        failed(engine(), 10.0, Cause.STALLED, "", policy), 20.0, Cause.STALLED, "", policy
+    )
+    assert twice.history.given_up is Cause.STALLED
+    well = healed(twice)
+    assert (well.history.given_up, well.history.repeats) == (None, 1)
+    assert (well.failed_at, well.retry_at) == (None, None)
 
 
 def test_a_start_that_is_found_dead_may_be_restarted() -> None:

@@ -2,90 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.laws.clockwork import Clockwork, Fault
-from tests.support.core import GENERATION, Story, http, metrics, process, serving
+from tests.support.core import GENERATION, process, serving
 from tests.support.simulated import ROOT, until
+from tests.support.taped import GPU, WALL, Taped, looks, silent
 from watchdog.core.model import (
-    Event,
+    Finding,
     HoldReason,
     Pause,
     Reading,
     ReadingTaken,
     Sampled,
     Seconds,
-    Subject,
-    SubjectKind,
+    Severity,
     Tick,
     Unread,
     Verb,
 )
+from watchdog.core.state import Track, Watch
 from watchdog.recorder import Recorder, Start, Told, read
 from watchdog.recorder.files import Bounds
-
-GPU = Subject(SubjectKind.GPU, "GPU-1")
-WALL = 1_000_000_000.0
-
-
-def silent(text: str) -> None:
-    """Nothing is expected to be skipped."""
-    raise AssertionError(text)
-
-
-@dataclass
-class Taped:
-    """A story that is recorded; time is that of its events."""
-
-    folder: Path
-    story: Story = field(default_factory=Story)
-    bounds: Bounds = field(default_factory=Bounds)
-    now: Seconds = 0.0
-    said: list[str] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    most_samples: int = 200_000
-
-    def __post_init__(self) -> None:
-        """Begin."""
-        self.recorder = Recorder(
-            self.folder,
-            self.said.append,
-            bounds=self.bounds,
-            clock=lambda: self.now,
-            wall=lambda: WALL + self.now,
-            most_samples=self.most_samples,
-        )
-        self.recorder.begin(self.story.state, self.now)
-        take = self.story.take
-
-        def recorded(event: Event) -> object:
-            self.now = max(self.now, event.at)
-            done = take(event)
-            self.events.append(event)
-            self.recorder.observe(event, done)
-            return done
-
-        self.story.take = recorded  # type: ignore[method-assign, assignment]
-
-    def live(self, fault: Fault, seconds: int) -> None:
-        """Let an engine with a fault live, minute by minute."""
-        clockwork = Clockwork(fault, story=self.story)
-        for minute in range(60, seconds + 1, 60):
-            clockwork.run(float(minute))
-            assert self.recorder.flush(30.0)
-
-    def told(self) -> list[Told]:
-        """End the recording, and what it tells."""
-        self.recorder.close(30.0)
-        return [entry for entry in read(self.folder, silent) if isinstance(entry, Told)]
+from watchdog.recorder.thinning import Calm
 
 
 @pytest.fixture(name="taped")
@@ -94,12 +40,6 @@ def fixture_taped(tmp_path: Path) -> Iterator[Taped]:
     taped = Taped(tmp_path, serving())
     yield taped
     taped.recorder.close(30.0)
-
-
-def looks(at: Seconds) -> tuple[Reading, ...]:
-    """One look of every engine probe at a healthy engine."""
-    busy = metrics(at, at, running=1.0)
-    return process(at, cpu_seconds=at), http(at, canary="ok", status=200), busy
 
 
 def test_what_comes_back_equals_what_happened(taped: Taped) -> None:
@@ -217,39 +157,19 @@ def test_a_gap_is_recorded_with_its_beginning(taped: Taped) -> None:
     assert taped.told()[-1].gap_since == 1.0
 
 
-def test_recent_has_every_reading_of_the_last_minutes(taped: Taped) -> None:
-    """The memory of ten minutes has all readings, the newest too, in full."""
-    for second in range(1, 1001):
-        taped.story.read(process(float(second), cpu_seconds=float(second)))
-        if second % 100 == 0:
-            assert taped.recorder.flush(30.0)
-    found = taped.recorder.recent(300.0)
-    wanted = [e.reading for e in taped.events if isinstance(e, ReadingTaken) and e.at >= 700.0]
-    assert list(found) == wanted
-    assert 600 <= len(taped.recorder.recent(1e9)) <= 720
-
-
-def test_without_a_directory_there_is_the_memory_alone(tmp_path: Path) -> None:
-    """A watchdog that can keep nothing still has the last minutes."""
+def test_without_a_directory_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FACT: a watchdog that can keep nothing writes nowhere, whatever it is told."""
+    monkeypatch.chdir(tmp_path)
     story = serving()
     recorder = Recorder(None, silent, clock=lambda: 10.0)
-    recorder.begin(story.state, 0.0)
-    one = process(5.0)
-    recorder.observe(ReadingTaken(5.0, one), story.take(ReadingTaken(5.0, one)))
-    assert recorder.flush(30.0)
-    assert recorder.recent(60.0) == (one,)
+    for at in (5.0, 6.0):
+        recorder.begin(story.state, at)
+        event = ReadingTaken(at, process(at))
+        recorder.observe(event, story.take(event))
     recorder.close(30.0)
     assert (recorder.lost, list(tmp_path.iterdir())) == (0, [])
-
-
-def test_what_cannot_be_encoded_costs_only_itself(taped: Taped) -> None:
-    """A value that no recording can hold is counted; what follows is written."""
-    taped.story.exited(5.0)
-    bad = Reading("odd", 6.0, 0.0, (Sampled(GPU, "a", 1 << 80), Sampled(GPU, "b", "\ud800")))
-    taped.story.read(bad)
-    taped.story.read(process(7.0))
-    assert [one.event.at for one in taped.told() if isinstance(one.event, ReadingTaken)] == [7.0]
-    assert taped.recorder.lost >= 1
 
 
 CHILD = """
@@ -288,64 +208,25 @@ def test_after_sigkill_all_but_the_end_is_readable(tmp_path: Path) -> None:
     assert not [line for line in said if "damaged" in line]
 
 
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
-def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path) -> None:
-    """Events are lost and counted while the disk is full; then a new file goes on."""
-    target = tmp_path / "small"
-    target.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(target)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("no right to mount here")
-    try:
-        taped = Taped(target, serving())
-        taped.story.exited(1.0)
-        fill(taped, range(2, 40), target)
-        ballast = target / "ballast"
-        ballast.write_bytes(b"x" * room(target))
-        fill(taped, range(40, 120), target)
-        assert taped.recorder.lost > 0
-        assert len(taped.said) == 1
-        assert "No space left on device" in taped.said[0]
-        ballast.unlink()
-        fill(taped, range(200, 220), target)
-        taped.recorder.close(30.0)
-        entries = list(read(target, lambda _: None))
-        assert [type(e) for e in entries].count(Start) == 2
-        assert entries[-1].event.at == 219.0  # type: ignore[union-attr]
-    finally:
-        subprocess.run(["umount", str(target)], check=True)
-
-
-def room(folder: Path) -> int:
-    """Bytes that are free."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_bsize
-
-
-def fill(taped: Taped, seconds: range, _: Path) -> None:
-    """A reading of many values each second."""
-    for second in seconds:
-        noise = tuple(Sampled(GPU, f"s{n}", hash((second, n)) % 10**9) for n in range(200))
-        taped.story.read(Reading("noise", float(second), 0.0, noise))
-        assert taped.recorder.flush(30.0)
-
-
-def test_a_sick_directory_never_reaches_the_loop(tmp_path: Path) -> None:
-    """Where a file stands in the place of the directory, observing goes on and the loss counts."""
-    (tmp_path / "recording").write_text("in the way")
-    taped = Taped(tmp_path, serving())
-    taped.story.exited(1.0)
-    assert taped.recorder.flush(30.0)
-    taped.recorder.close(30.0)
-    assert taped.recorder.lost >= 1
-    assert len(taped.said) == 1
-    assert "cannot record to" in taped.said[0]
-
-
 def test_held_decisions_are_kept_with_their_reason(taped: Taped) -> None:
     """Holds are recorded as well as acts."""
     taped.story.command(Verb.PAUSE, 1.0)
     taped.story.exited(2.0, generation=GENERATION)
     holds = {decision.hold for one in taped.told() for decision in one.decisions}
     assert HoldReason.PAUSED in holds
+
+
+def test_what_was_done_lately_is_not_quiet() -> None:
+    """FACT: the next rung waits for a look, so none is left out soon after the one before."""
+    story = serving()
+    story.serve(700.0)
+    assert Calm().quiet(story.state, 700.0)
+    key, track = ("any", story.engine.subject), Track(1, acted_at=650.0, ended_at=660.0)
+    finding = Finding("any", key[1], Severity.WARNING, "so", since=0.0)
+    watches = {key: Watch(pending_since=0.0, firing=finding)}
+    assert Calm().quiet(replace(story.state, watches=watches), 700.0)
+    acted = replace(story.state, watches=watches, tracks={key: track})
+    assert not Calm().quiet(acted, 700.0)
+    assert Calm().quiet(acted, 1300.0)
+    aside = story.state.with_engine(replace(story.engine, aside="look"))
+    assert not Calm().quiet(aside, 700.0)

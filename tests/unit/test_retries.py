@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.core import NAME, Story, restarting, serving
+from tests.support.core import NAME, Story, process, restarting, serving
 from watchdog.core.model import Cause, HoldReason, ProcessState, Verb
 from watchdog.core.state import RETRIES, EngineSettings, EngineState, RestartHistory, State
 
@@ -174,3 +174,44 @@ def test_a_reset_forgets_the_row() -> None:
     )
     story.command(Verb.RESET_BREAKER, story.state.at or 0.0)
     assert story.engine.history.repeats == 0
+
+
+WORTH_ONE = {**RETRIES, Cause.ENGINE_CORE_DIED: 1}
+
+
+def core_gone(story: Story, first: int, last: int) -> Story:
+    """The engine's core is not there from ``first`` to ``last``."""
+    for at in range(first, last):
+        story.read(process(float(at), cores=1 if at == first else 0))
+    return story
+
+
+def failures(story: Story) -> tuple[bool, int]:
+    """Whether it has failed, and how often in a row for this cause."""
+    return story.engine.failed_at is not None, story.engine.history.repeats
+
+
+def test_an_exit_that_explains_a_failure_is_the_same_one() -> None:
+    """FACT: it was found dead, then it exited: one failure, worth the restart that one is worth."""
+    story = serving(retries=WORTH_ONE)
+    story.command(Verb.PAUSE, 1.0, until=20.0)
+    core_gone(story, 2, 6)
+    story.exited(7.0, Cause.ENGINE_CORE_DIED)
+    assert (story.engine.history.repeats, given_up(story)) == (1, None)
+    story.tick(30.0)
+    assert [act.action for act in story.acts] == ["restart_engine"]
+
+
+def test_what_healed_by_itself_gives_nothing_up() -> None:
+    """FACT: failures that nobody had to do anything about were none."""
+    story = serving(retries=WORTH_ONE)
+    story.command(Verb.PAUSE, 1.0, until=100.0)
+    for at in (2, 22):
+        core_gone(story, at, at + 4)
+        assert failures(story) == (True, 1)
+        story.read(process(at + 5.0)).serve(at + 6.0)
+        assert failures(story) == (False, 0)
+    for at in range(110, 2000, 10):
+        story.serve(float(at))
+    story.exited(2000.0)
+    assert [act.action for act in story.acts] == ["restart_engine"]

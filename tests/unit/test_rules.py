@@ -16,7 +16,7 @@ from watchdog import registry
 from watchdog.contracts import Owner, SampleSpec
 from watchdog.core.conditions import Figure, View
 from watchdog.core.model import Finding, HoldReason, Severity, SubjectKind, Value, engine_subject
-from watchdog.core.rules import Rule, next_look, rewound, watch
+from watchdog.core.rules import Rule, holds_since, next_look, rewound, watch
 from watchdog.core.state import State, Watch
 from watchdog.rules import default_rules
 
@@ -30,6 +30,7 @@ RULE = replace(
     hold_for=10.0,
     clear_for=5.0,
 )
+FINDING = Finding("r", SUBJECT, Severity.CRITICAL, "s", 1.0)
 
 
 def watched(*looks: tuple[float, View], rule: Rule = RULE) -> Watch:
@@ -90,19 +91,35 @@ def test_a_finding_clears_when_health_has_held_long_enough() -> None:
 
 def test_next_look_is_when_time_alone_decides() -> None:
     """The end of ``for`` while pending, of ``clear_for`` while clearing, else never."""
-    assert next_look(RULE, watched((0.0, SICK))) == 10.0
-    assert next_look(RULE, watched((0.0, SICK), (10.0, SICK))) is None
-    assert next_look(RULE, watched((0.0, SICK), (10.0, SICK), (11.0, WELL))) == 16.0
-    assert next_look(RULE, Watch()) is None
+    assert next_look(RULE, watched((0.0, SICK))) == (10.0,)
+    assert next_look(RULE, watched((0.0, SICK), (10.0, SICK), (11.0, WELL))) == (16.0,)
+    assert next_look(RULE, Watch()) == ()
+
+
+def test_next_look_of_what_fires_is_when_it_may_be_acted_upon() -> None:
+    """After a pause or a gap a finding must have held for ``for`` again, from its next look on."""
+    fired = watched((0.0, SICK), (10.0, SICK))
+    again = watch(RULE, SUBJECT, SICK, replace(fired, pending_since=None), 50.0)
+    assert again.firing is fired.firing
+    assert holds_since(RULE, again) == 60.0
+    assert next_look(RULE, again) == (60.0,)
+    assert holds_since(RULE, replace(fired, pending_since=None)) is None
+
+
+def test_next_look_of_what_nobody_tells_of_is_its_end() -> None:
+    """A finding about a card ends an hour later; one about an engine is the engine's story."""
+    card = replace(RULE, subject=SubjectKind.GPU)
+    unseen = Watch(0.0, FINDING, unseen_since=100.0)
+    assert max(next_look(card, unseen)) == 3700.0
+    assert max(next_look(RULE, unseen)) == 10.0
 
 
 def test_a_rewind_forgets_what_was_held() -> None:
-    """What was pending or held must hold anew; what is being acted upon goes on."""
-    finding = Finding("r", SUBJECT, Severity.CRITICAL, "s", 1.0)
-    acting, held = Watch(1.0, finding), Watch(1.0, finding, held=HoldReason.PAUSED)
+    """What was pending is gone; what fires goes on firing, and since when it holds is unknown."""
+    acting, held = Watch(1.0, FINDING), Watch(1.0, FINDING, held=HoldReason.PAUSED)
     keys = [(name, SUBJECT) for name in "abc"]
     after = rewound(State(watches=dict(zip(keys, (acting, held, Watch(1.0)), strict=True)))).watches
-    assert list(after.values()) == [acting, Watch(), Watch()]
+    assert after == dict.fromkeys(keys[:2], Watch(firing=FINDING))
 
 
 def _engine(health: str, process: str, *, wanted: bool = True) -> dict[str, Value]:

@@ -208,6 +208,8 @@ def test_a_rule_may_start_what_no_person_has_stopped(begin: Callable[[], Story])
     seen.finished(63.1, "start_engine")
     seen.serve(70.0, NEXT)
     seen.exited(80.0, generation=NEXT)
+    assert seen.decisions[-1].hold is HoldReason.BACKOFF  # the start was on its account
+    seen.tick(82.0)
     assert seen.acts[-1].action == "restart_engine"
 
 
@@ -272,6 +274,7 @@ def test_a_rules_restarts_spend_the_budget() -> None:
     seen = story("restart_engine")
     for n in range(1, 10):
         generation = f"{n:08x}"
+        seen.serve(100.0 * n, seen.engine.generation)
         seen.read(asked(100.0 * n, generation=seen.engine.generation))
         if seen.engine.in_flight:
             seen.spawned(100.0 * n + 1, generation, Cause.RULE)
@@ -286,11 +289,20 @@ def test_a_rules_restarts_spend_the_budget() -> None:
     assert len(seen.events("breaker.opened")) == 1
 
 
-def test_starts_and_stops_of_a_rule_cost_no_budget() -> None:
-    """FACT: only restarts are charged."""
+def test_a_start_by_a_rule_is_on_the_account_and_its_stop_is_not() -> None:
+    """FACT: what may be done for ever costs nothing; what leads to a start is bounded."""
     seen = stopped_by_rule()
+    assert not seen.engine.history.restarts
     seen.tick(62.0)
     assert [act.action for act in seen.acts] == ["stop_engine", "start_engine"]
+    assert [restart.at for restart in seen.engine.history.restarts] == [62.0]
+
+
+def test_the_first_start_of_what_is_wanted_is_free() -> None:
+    """FACT: whoever configured the engine asked for it: it is on nobody's account."""
+    seen = Story()
+    seen.tick(1.0)
+    assert [act.action for act in seen.acts] == ["start_engine"]
     assert not seen.engine.history.restarts
 
 

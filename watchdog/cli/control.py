@@ -25,6 +25,9 @@ def _send(  # noqa: PLR0913 - the parts of one command
     reason: str = "",
     seconds: float | None = None,
 ) -> None:
+    for name, text in (("ENGINE", engine), ("--reason", reason)):
+        if not _is_utf8(text):
+            fail(f"{name}: expected a text in UTF-8", 2)
     body = {"engine": engine, "reason": reason, "owner": _user(), "seconds": seconds}
     answer = request(state_dir, "POST", f"/control/{verb}", body)
     if as_json:
@@ -37,9 +40,13 @@ def _send(  # noqa: PLR0913 - the parts of one command
 
 def _user() -> str:
     try:
-        return getpass.getuser()
+        return getpass.getuser().encode(errors="backslashreplace").decode()
     except (KeyError, OSError):
         return "unknown"
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 @click.command(

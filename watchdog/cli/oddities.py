@@ -38,11 +38,11 @@ def _empty(configured: tuple[RuleConfig, ...]) -> Iterator[str]:
 
 
 def _without_inhibitor(rules: tuple[Rule, ...], live: list[Rule]) -> Iterator[str]:
-    off = {rule.name for rule in rules if rule.mode is Mode.OFF}
-    for name in sorted(off):
+    idle = {rule.name: rule.mode.value for rule in rules if rule.mode is not Mode.ACT}
+    for name, mode in sorted(idle.items()):
         heirs = [rule.name for rule in live if name in rule.inhibited_by]
         if heirs:
-            yield f"rule.{name}.mode: off, so it no longer holds back {_listed(heirs)}"
+            yield f"rule.{name}.mode: {mode}, so it no longer holds back {_listed(heirs)}"
 
 
 def _idle_ladders(configured: tuple[RuleConfig, ...], rules: tuple[Rule, ...]) -> Iterator[str]:

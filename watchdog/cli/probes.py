@@ -19,6 +19,7 @@ from watchdog.config import Config, ProbeConfig
 from watchdog.config.durations import duration_text
 from watchdog.contracts import ProbeSpec
 from watchdog.core.model import SubjectKind
+from watchdog.names import without_secrets
 from watchdog.rules.own import OWN
 from watchdog.rules.vocabulary import Declared, Vocabulary
 
@@ -127,8 +128,12 @@ def _settings(one: Source) -> Iterator[tuple[str, str]]:
     yield "timeout", _against(one.timeout, one.spec.timeout, duration=True)
     defaults = one.spec.settings()
     for field in msgspec.structs.fields(one.spec.settings):
-        value = getattr(one.config.settings, field.name)
-        yield field.encode_name, _against(value, getattr(defaults, field.name))
+        name = field.encode_name
+        value, default = (
+            msgspec.to_builtins(getattr(each, field.name))
+            for each in (one.config.settings, defaults)
+        )
+        yield name, _against(without_secrets(value, name), without_secrets(default, name))
 
 
 def _against(value: object, default: object, *, duration: bool = False) -> str:
@@ -174,7 +179,7 @@ def body(one: Source) -> dict[str, Any]:
             "enabled": one.config.enabled,
             "period_s": one.period,
             "timeout_s": one.timeout,
-            "settings": msgspec.to_builtins(one.config.settings),
+            "settings": without_secrets(msgspec.to_builtins(one.config.settings)),
         }
     return {**found, "samples": [_sample(one, sample) for sample in one.samples]}
 

@@ -22,6 +22,23 @@ LONGEST: Seconds = 8760 * 3600.0
 GO_STYLE = r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|μs|ms|s|m|h))+"
 """A duration as a regular expression that Python and JSON Schema read alike."""
 
+_FRACTION = r"(?:\.[0-9]+)?"
+_HOURS = "(?:[0-9]{1,3}|[1-7][0-9]{3}|8[0-6][0-9]{2}|87[0-5][0-9]|8760)"
+WITHIN_A_YEAR = (
+    rf"(?:0*(?:{_HOURS}{_FRACTION}h|"
+    + "|".join(
+        rf"[0-9]{{1,{digits}}}{_FRACTION}{unit}"
+        for unit, digits in (("m", 6), ("s", 8), ("ms", 11), ("(?:us|µs|μs)", 14), ("ns", 17))
+    )
+    + "))+"
+)
+"""As ``GO_STYLE``, without most of what is longer than a year: sums are left to the reader."""
+ROUNDS_TO_ZERO = (
+    "0*[1-4]?[0-9]{1,2}(?:\\.[0-9]+)?ns|0+(?:\\.[0-4][0-9]*)?(?:us|µs|μs)"
+    "|0+(?:\\.0{3}[0-4][0-9]*)?ms|0+(?:\\.0{6}[0-4][0-9]*)?s"
+)
+"""A single one that is no whole microsecond, to which times are read."""
+
 # durationpy also knows days and months ("5mm" is five months), which Go does not.
 _GO_STYLE = re.compile(GO_STYLE)
 _UNITS = (("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1000), ("us", 1))

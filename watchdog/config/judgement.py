@@ -15,7 +15,10 @@ from watchdog.core.policy import backoff
 ENGINE_NAME = "[a-z0-9][a-z0-9_-]{0,62}"
 """What an engine may be called, as a regular expression for the whole name."""
 
-_GPU = re.compile(r"(?:GPU|MIG)-[\w/-]+")
+GPU_NAMES = ("GPU-[A-Za-z0-9_/-]+", "MIG-[A-Za-z0-9_/-]+")
+"""What CUDA calls a card or a part of one, as regular expressions for the whole name."""
+MOST_GPUS = 1024
+
 _VARIABLE = re.compile(r"[^=\0]+")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
@@ -72,6 +75,8 @@ def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
     words = (*engine.command, *engine.env.values(), engine.cwd, engine.log_file)
     if any("\0" in word for word in words):
         yield f"{path}: expected texts without NUL characters"
+    if not all(map(_is_utf8, words)):
+        yield f"{path}: expected texts in UTF-8"
     for variable in engine.env:
         if not _VARIABLE.fullmatch(variable):
             yield f"{join(f'{path}.env', variable)}: expected a variable's name without ="
@@ -84,9 +89,22 @@ def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
             yield f"{path}.pre_start[{index}].command: expected a program and its arguments"
 
 
+def _is_name(gpu: str) -> bool:
+    return any(re.fullmatch(name, gpu) for name in GPU_NAMES)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it is more than the bytes of a command line that nobody can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _gpus(path: str, gpus: tuple[int | str, ...]) -> Iterator[str]:
     for gpu in gpus:
-        good = _GPU.fullmatch(gpu) if isinstance(gpu, str) else 0 <= gpu < 1024  # noqa: PLR2004
+        good = _is_name(gpu) if isinstance(gpu, str) else 0 <= gpu < MOST_GPUS
         if not good:
             yield f"{path}.gpus: expected indices from 0 or UUIDs like GPU-…, got {shown(gpu)}"
     if len(set(gpus)) < len(gpus):

@@ -20,6 +20,8 @@ from watchdog.config.settings import Config, EngineConfig, ProbeConfig, default_
 SIZE_LIMIT = 1 << 20
 """Bytes. A configuration is a few kB; this is somebody's log or a device."""
 
+_KEYS = re.compile(r"[^\n=,]+(?==)|^[ \t]*\[[^\n]*", re.MULTILINE)
+"""Whatever can be a key: what stands before an equals sign, and the headers of tables."""
 _DOTS_LIMIT = 500
 """In a key. The parser takes time with the square of a dotted key's length: minutes for 1 MB."""
 
@@ -86,10 +88,16 @@ def _not_implied(faults: Iterable[str], errors: Sequence[str]) -> list[str]:
     ]
 
 
+def shortened(file: str, lines: Sequence[str]) -> list[str]:
+    """The first mistakes of many, and how many there are more."""
+    shown = list(lines[:_LINES_LIMIT])
+    if more := len(lines) - len(shown):
+        shown.append(f"{file}: more: {more} further mistakes are not shown")
+    return shown
+
+
 def _raise(file: str, errors: Sequence[str]) -> None:
-    lines = [f"{file}: {error}" for error in errors[:_LINES_LIMIT]]
-    if more := len(errors) - len(lines):
-        lines.append(f"{file}: more: {more} further mistakes are not shown")
+    lines = shortened(file, [f"{file}: {error}" for error in errors])
     if lines:
         raise ConfigError(lines)
 
@@ -105,7 +113,7 @@ def _text(file: str, path: Path) -> str:
     if len(data) > SIZE_LIMIT:
         raise ConfigError([f"{file}: cannot be read: expected at most {SIZE_LIMIT} bytes"])
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")  # editors of other systems begin with a mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError([f"{file}: line {line}: expected UTF-8"]) from None
@@ -124,7 +132,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _parse(file: str, text: str) -> dict[str, Any]:
-    for piece in re.finditer(r"[^\n=,]+", text):
+    for piece in _KEYS.finditer(text):
         if piece.group().count(".") > _DOTS_LIMIT:
             number = text.count("\n", 0, piece.start()) + 1
             words = f"expected at most {_DOTS_LIMIT} dots in a key"

@@ -24,13 +24,14 @@ from watchdog.config.kinds import (
     without_none,
     words,
 )
+from watchdog.names import blotted, is_secret
 
 _SHOWN = 40
 _LONGEST = 400
 """Characters of what was expected: all exit causes fit, somebody's whole file does not."""
 _MANY = 100
 """Unknown keys that are compared with the known ones: in a file full of them nobody reads on."""
-_SECRET = re.compile(r"env|command|notify|.*(?:key|token|secret|password).*")
+_NEVER_SHOWN = frozenset({"env", "command", "notify", "pre_start"})
 
 
 class Unusable:
@@ -162,7 +163,8 @@ class Reader:
                 self.fail(path, f"expected {words(kind)}")
 
     def _wrong(self, path: str, expected: str, raw: object) -> Unusable:
-        secret = any(_SECRET.fullmatch(part) for part in re.split(r"[.\[]", path.lower()))
+        parts = re.split(r"[.\[]", path.lower())
+        secret = any(part in _NEVER_SHOWN or is_secret(part) for part in parts)
         return self.fail(path, f"expected {expected}, got {_kind(raw) if secret else shown(raw)}")
 
 
@@ -186,12 +188,16 @@ def suggestion(name: str, known: Collection[str]) -> str:
 
 
 def shown(raw: object) -> str:
-    """A value for a message: one short line; what could be long is named by its kind."""
+    """A value for a message: one short line; what could be long is named by its kind.
+
+    Of a URL not who one has to be to use it.
+    """
     if isinstance(raw, bool):
         return str(raw).lower()
     if isinstance(raw, int) and raw.bit_length() > 64:  # noqa: PLR2004
         return "a huge number"
     if isinstance(raw, str):
+        raw = blotted(raw)
         return json.dumps(raw if len(raw) <= _SHOWN else raw[:_SHOWN] + "...")
     return str(raw) if isinstance(raw, int | float) else _kind(raw)
 

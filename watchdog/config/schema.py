@@ -13,8 +13,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from watchdog.config.durations import GO_STYLE, duration_text
-from watchdog.config.judgement import ENGINE_NAME
+from watchdog.config.durations import ROUNDS_TO_ZERO, WITHIN_A_YEAR, duration_text
+from watchdog.config.judgement import ENGINE_NAME, GPU_NAMES, MOST_GPUS
 from watchdog.config.kinds import (
     bare,
     choices,
@@ -29,8 +29,8 @@ from watchdog.contracts import ProbeSpec
 
 Schema = dict[str, Any]
 
-DURATION = f"^{GO_STYLE}$"
-POSITIVE_DURATION = f"^(?=.*[1-9]){GO_STYLE}$"
+DURATION = f"^{WITHIN_A_YEAR}$"
+POSITIVE_DURATION = f"^(?=.*[1-9])(?!(?:{ROUNDS_TO_ZERO})$){WITHIN_A_YEAR}$"
 
 _TYPES: dict[object, object] = {
     bool: "boolean",
@@ -38,6 +38,15 @@ _TYPES: dict[object, object] = {
     float: "number",
     str: "string",
     int | str: ["integer", "string"],
+}
+_GPUS: Schema = {
+    "items": {
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": MOST_GPUS - 1},
+            *({"type": "string", "pattern": f"^{name}$"} for name in GPU_NAMES),
+        ]
+    },
+    "uniqueItems": True,
 }
 _LIMITS = {
     "ge": "minimum",
@@ -56,6 +65,7 @@ def document(
     """The schema (draft 2020-12) of a whole file; names of rules and actions become examples."""
     tables = _struct(Config)["properties"]
     tables["engine"]["propertyNames"] = {"pattern": f"^{ENGINE_NAME}$"}
+    tables["engine"]["additionalProperties"]["properties"]["gpus"] |= _GPUS
     tables["probes"] = _table({name: _probe(spec) for name, spec in sorted(probes.items())})
     fields = tables["rule"]["items"]["properties"]
     fields["name"]["examples"] = sorted(rules)

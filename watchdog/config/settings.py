@@ -23,7 +23,10 @@ class OnGiveUp(StrEnum):
 
 
 class ModelChange(StrEnum):
-    """What to do when a restart would load other weights than the ones that were serving."""
+    """What to do when a restart would load other weights than the ones that were serving.
+
+    Read and validated; this version does not look.
+    """
 
     REFUSE = "refuse"
     WARN = "warn"
@@ -60,7 +63,7 @@ class StopSettings(Struct, frozen=True, kw_only=True):
 
 
 class PreStart(Struct, frozen=True, kw_only=True):
-    """One command that must succeed before the engine starts."""
+    """One command that must succeed before the engine starts; this version does not run it."""
 
     command: tuple[str, ...]
     """Program and arguments, no shell."""
@@ -85,11 +88,11 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     log_file: str = ""
     """Below the state directory; default ``engine-NAME.log``. Rotated at 64 MiB, 5 kept."""
     standby: bool = False
-    """Not started with the daemon."""
+    """Not started with the daemon, but by an operator, or by a rule with ``start_engine``."""
     pre_start: tuple[PreStart, ...] = ()
-    """Run one after the other before each start."""
-    model_change: ModelChange = ModelChange.REFUSE
-    """A crash must not become a silent upgrade."""
+    """To be run one after the other before each start; this version runs none of them."""
+    model_change: ModelChange | None = None
+    """For a crash that would become a silent upgrade; this version does not notice one."""
     cwd: str = ""
     """Where the engine starts; default: where the watchdog was started."""
 
@@ -242,9 +245,15 @@ class Config(Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """One line for each part that is accepted and has no effect."""
-        return tuple(
-            f"notify.{name}: accepted, but this version sends nothing" for name in self.notify
-        )
+        found = [f"notify.{name}: accepted, but this version sends nothing" for name in self.notify]
+        for name, engine in self.engine.items():
+            if engine.pre_start:
+                found.append(f"engine.{name}.pre_start: accepted, but this version runs nothing")
+            if engine.model_change is not None:
+                found.append(
+                    f"engine.{name}.model_change: accepted, but this version does not look"
+                )
+        return tuple(found)
 
 
 def default_probes(probe_settings: Mapping[str, type[Any]]) -> dict[str, ProbeConfig]:

@@ -92,10 +92,10 @@ def _expire_pause(work: Work) -> None:
 
 def _forget_windows(work: Work) -> None:
     """What piled up during a pause in the windows of rules that act is not acted upon."""
-    names = {w.name for rule in work.rules if rule.actions for w in rule.when.windows}
+    windows = [w for rule in work.rules if rule.actions for w in rule.when.windows]
+    names = {name for window in windows for name in (window.name, window.covered)}
     if names:
-        series = {key: one for key, one in work.state.series.items() if key[1] not in names}
-        work.state = replace(work.state, series=series)
+        work.state = views.without_windows(work.state, names)
 
 
 def _carry_out_pending(work: Work) -> None:

@@ -16,6 +16,8 @@ from watchdog.core.state import (
     StoppedBy,
 )
 
+_LIVE = frozenset({ProcessState.STARTING, ProcessState.RUNNING})
+
 
 def barred(state: State, engine: EngineState, finding: Finding) -> HoldReason | None:
     """Why nothing may be done about ``finding`` whatever its rule says; None when it may."""
@@ -55,7 +57,7 @@ def spares(
             return None
         case _ if engine.process is ProcessState.STOPPED:
             return HoldReason.INHIBITED, "the engine is stopped"
-        case _ if engine.failed_at is None:
+        case _ if engine.failed_at is None and engine.process in _LIVE:
             return _serving(state, engine, at)
         case _:
             return None
@@ -75,8 +77,7 @@ def _serving(state: State, engine: EngineState, at: Seconds) -> tuple[HoldReason
 
 def is_stale(state: State, engine: EngineState) -> bool:
     """After a gap in which nobody looked, a verdict on a living engine needs a look to be true."""
-    live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
-    if state.gap_at is None or not live:
+    if state.gap_at is None or engine.process not in _LIVE:
         return False
     vitals = engine.vitals
     looks = (vitals.process_at, vitals.health_at, vitals.canary_at, vitals.metrics_at)

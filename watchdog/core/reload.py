@@ -6,13 +6,13 @@ What was merely pending must hold anew, and so must everything that a changed ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from watchdog.core import incidents, ladder, views
 from watchdog.core.model import HOST, HoldReason, Mode, ProcessState, Record, Seconds
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import WatchKey
-from watchdog.core.state import EngineSettings, EngineState, Parts, State, Watch
+from watchdog.core.state import EngineSettings, EngineState, Parts, RestartHistory, State, Watch
 from watchdog.core.watching import finding_keys
 
 _Done = tuple[State, tuple[Record, ...]]
@@ -31,8 +31,9 @@ _HAS_PROCESSES = frozenset(
 class NewOrder:
     """What holds from now on. ``rules`` are the old and the new ones.
 
-    ``engines`` are all that are configured, in their order; ``comers`` the states of those among
-    them that the state does not know. ``dropped`` are probes that do not look any more.
+    ``engines`` are all that are configured, in their order; ``comers`` the states of engines that
+    the state does not know: of those, and of others that are about to go. ``dropped`` are probes
+    that do not look any more. ``histories`` take the place of what is known of these engines.
     """
 
     rules: tuple[RuleSet, RuleSet]
@@ -40,6 +41,7 @@ class NewOrder:
     comers: Mapping[str, EngineState]
     mode: Mode
     dropped: frozenset[str] = frozenset()
+    histories: Mapping[str, RestartHistory] = field(default_factory=dict)
 
 
 def reloaded(state: State, at: Seconds, order: NewOrder) -> _Done:
@@ -120,14 +122,29 @@ def _without_findings(state: State, at: Seconds, ends: Callable[[WatchKey, Watch
 
 def _engines(state: State, order: NewOrder) -> dict[str, EngineState]:
     """Those that are configured, in their order, then those that are about to go."""
-    engines = {}
+    engines: dict[str, EngineState] = {}
     for settings in order.engines:
         known = state.engines.get(settings.name)
         if known is not None:
             engines[settings.name] = replace(known, settings=_until_restart(known, settings))
         elif settings.name in order.comers:
             engines[settings.name] = order.comers[settings.name]
-    return {**engines, **{n: e for n, e in state.engines.items() if n not in engines}}
+    others = {**order.comers, **state.engines}
+    engines |= {name: engine for name, engine in others.items() if name not in engines}
+    return {name: _under(order, engine) for name, engine in engines.items()}
+
+
+def _under(order: NewOrder, engine: EngineState) -> EngineState:
+    """Its account under the new order.
+
+    What waits is not carried out by who observes, nor what was to end one that has come back.
+    """
+    history = order.histories.get(engine.name, engine.history)
+    waits = order.mode is Mode.ACT and engine.name not in order.histories
+    pending = engine.pending if waits else None
+    if history is engine.history and pending is engine.pending:
+        return engine
+    return replace(engine, history=history, pending=pending)
 
 
 def _until_restart(engine: EngineState, settings: EngineSettings) -> EngineSettings:

@@ -7,6 +7,7 @@ more. Names are ``probe.sample``, with ``.label`` behind it for labels of the sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -88,6 +89,8 @@ def _engines(state: State, card: Subject) -> Mapping[str, Value]:
 def of_engine(state: State, engine: EngineState) -> BoxView:
     """All that rules can ask about an engine: its state, and what probes found of it."""
     own = {**_own(engine), **_load(engine, state.at)}
+    if state.shutting_down:  # nothing is wanted any more, and nothing is missed
+        own.pop("engine.wanted", None)
     return BoxView({**state.views.get(engine.subject, {}), "engine": own})
 
 
@@ -148,8 +151,8 @@ def absorb(
     news: dict[Subject, frozenset[str] | None] = {}
     for subject in touched:
         part = fresh.get(subject, {})
-        series.update(_torn(series, subject, part, views.get(subject, {}).get(probe, {}), at))
         part |= _figures(series, subject, part, needed)
+        series.update(_torn(series, subject, part, views.get(subject, {}).get(probe, {}), at))
         before = views.get(subject, {})
         news[subject] = _changed(before.get(probe), part)
         views[subject] = {**before, probe: part}
@@ -213,6 +216,19 @@ def without_life(state: State, engine: EngineState) -> State:
         if key[0] != engine.subject or key[1] not in own
     }
     return replace(state, series=series, views={**state.views, engine.subject: kept})
+
+
+def without_windows(state: State, names: AbstractSet[str]) -> State:
+    """``state`` that has kept nothing of these windows: their names, and those of their cover."""
+    series = {key: one for key, one in state.series.items() if key[1] not in names}
+    views = {
+        subject: {
+            probe: {name: value for name, value in part.items() if name not in names}
+            for probe, part in parts.items()
+        }
+        for subject, parts in state.views.items()
+    }
+    return replace(state, series=series, views=views)
 
 
 def reporting(state: State, reading: Reading) -> tuple[State, bool]:

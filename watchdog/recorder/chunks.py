@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from watchdog.core.model import Seconds
@@ -43,29 +43,24 @@ def prefix(version: int) -> bytes:
 class Framing:
     """Makes frames. ``plain`` counts the bytes of the present chunk before compression."""
 
-    def __init__(self, level: int = 6) -> None:
-        self._level = level
-        self._stream = zlib.compressobj(level)
+    def __init__(self) -> None:
+        self._stream = zlib.compressobj()
         self._began = True
         self.plain = 0
 
     def reset(self) -> None:
         """The next frame begins a chunk."""
-        self._stream = zlib.compressobj(self._level)
+        self._stream = zlib.compressobj()
         self._began = True
         self.plain = 0
 
     def frame(self, data: bytes) -> bytes:
         """One frame with all of ``data``."""
         kind = _START if self._began else _MORE
-        payload = self.payload(data)
-        return _FRAME.pack(_MARK, kind, len(payload), zlib.crc32(kind + payload)) + payload
-
-    def payload(self, data: bytes) -> bytes:
-        """What a frame with ``data`` holds, for who keeps it in memory."""
+        payload = self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
         self._began = False
         self.plain += len(data)
-        return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+        return _FRAME.pack(_MARK, kind, len(payload), zlib.crc32(kind + payload)) + payload
 
 
 class Frames:
@@ -155,10 +150,3 @@ def format_of(file: BinaryIO) -> int | None:
         return None
     number: int = _FORMAT.unpack(start[len(MAGIC) :])[0]
     return number
-
-
-def unpacked(payloads: Iterable[bytes]) -> Iterator[bytes]:
-    """What the payloads of one chunk say."""
-    stream = zlib.decompressobj()
-    for payload in payloads:
-        yield stream.decompress(payload)

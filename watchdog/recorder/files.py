@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from watchdog.core.model import Seconds
 
 SUFFIX = ".vwr"
 _DIGITS = 8
+_NAME = re.compile(rf"[0-9]{{1,12}}{re.escape(SUFFIX)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Bounds:
 
 def listed(directory: Path) -> list[Path]:
     """The files of a recording, oldest first. Raises OSError when it cannot be listed."""
-    found = (path for path in directory.iterdir() if path.suffix == SUFFIX and path.stem.isdigit())
+    found = (path for path in directory.iterdir() if _NAME.fullmatch(path.name))
     return sorted(found, key=lambda path: int(path.stem))
 
 
@@ -53,17 +55,17 @@ class Files:
         return at_ease and (old or self._size >= self._bounds.file_bytes)
 
     def begin(self, now: Seconds, start: bytes) -> None:
-        """Begin a new file with ``start``."""
+        """Begin a new file with ``start``, after the oldest ones have made room for it."""
         self.close()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         present = listed(self._directory)
         number = int(present[-1].stem) + 1 if present else 1
         self._path = self._directory / f"{number:0{_DIGITS}}{SUFFIX}"
+        self._make_room()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
         self._descriptor = os.open(self._path, flags, 0o600)
         self._began, self._size, self._start_size = now, 0, len(start)
         self.append(start)
-        self._make_room()
 
     def append(self, data: bytes) -> None:
         """Write all of ``data``. After an error the file is closed, for its end may be torn.
@@ -90,9 +92,9 @@ class Files:
             _quietly(lambda: os.close(descriptor))
 
     def _make_room(self) -> None:
-        """Delete the oldest until this file can grow to its full size within the total."""
-        paths = listed(self._directory)[:-1]
-        sizes = [path.stat().st_size for path in paths]
+        """Delete the oldest until one more can grow to its full size within the total."""
+        paths = listed(self._directory)
+        sizes = [path.lstat().st_size for path in paths]
         total, count = sum(sizes) + 2 * self._bounds.file_bytes, len(paths) + 1
         for path, size in zip(paths, sizes, strict=True):
             if total <= self._bounds.total_bytes and count <= self._bounds.total_files:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +123,7 @@ class _Reader:
 
     def file(self, path: Path, *, alone: bool) -> Iterator[Start | Told]:
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_at_once) as file:
                 wrong = _wrong(file)
                 if wrong is None:
                     yield from self._frames(path, Frames(file))
@@ -201,7 +203,13 @@ class _Newer(str):
     __slots__ = ()
 
 
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO must not block
+
+
 def _wrong(file: BinaryIO) -> str | None:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return "not a regular file"
     number = format_of(file)
     if number is None:
         return "not a recording"

@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from watchdog.core.model import Event, Reading, ReadingTaken, Seconds
+from watchdog.core.model import Event, Seconds
 from watchdog.core.state import State, Step
 from watchdog.recorder.files import Bounds
-from watchdog.recorder.ring import Ring
 from watchdog.recorder.thinning import Listener, Moment, Thinner, kept
 from watchdog.recorder.writing import Writer
 
@@ -41,8 +41,8 @@ class _Anew:
 class Recorder:
     """Takes in every step. ``observe`` is for the loop's thread; the rest is for any thread.
 
-    Without a ``state_dir`` only the memory of the last minutes is kept. ``warn`` is told in one
-    line when writing begins to fail; it is tried again every ten seconds.
+    Without a ``state_dir`` nothing is kept. ``warn`` is told in one line when writing begins to
+    fail; it is tried again every ten seconds. No bug ends the recording: it costs an event.
     """
 
     def __init__(  # noqa: PLR0913 - all it touches is handed in
@@ -56,9 +56,7 @@ class Recorder:
         wall: Callable[[], float] = time.time,
         most_samples: int = _MOST_SAMPLES,
     ) -> None:
-        self._clock = clock
         self._most_samples = most_samples
-        self._ring = Ring()
         self._thinner = Thinner()
         self._listener = Listener()
         self._waiting: deque[Moment | _Anew | threading.Event] = deque()
@@ -93,22 +91,12 @@ class Recorder:
         try:
             one = self._listener.moment(event, step)
         except Exception:  # noqa: BLE001 - no bug here may reach the loop
+            self._listener.begin(step.state)
             self._dropped += 1
+            self._gap += 1
             return
         if one is not None:
             self._enqueue(one, before)
-
-    def recent(self, seconds: Seconds) -> tuple[Reading, ...]:
-        """The readings of the last ``seconds``, oldest first; at most those of ten minutes."""
-        since = self._clock() - seconds
-        with self._lock:
-            waiting = tuple(self._waiting)
-        fresh = [
-            one.event.reading
-            for one in waiting
-            if isinstance(one, Moment) and isinstance(one.event, ReadingTaken)
-        ]
-        return (*self._ring.since(since), *(one for one in fresh if one.at >= since))
 
     def flush(self, timeout: Seconds) -> bool:
         """Wait until what was observed so far was dealt with; False when it was not in time.
@@ -150,7 +138,7 @@ class Recorder:
             self._pass()
         self._pass()
         self._write(self._thinner.end())
-        self._writer.close()
+        self._guarded(self._writer.close)
 
     def _pass(self) -> None:
         """Deal with all that waits."""
@@ -162,25 +150,27 @@ class Recorder:
                 asked.append(item)
             else:
                 self._deal(item)
-        self._writer.flush(at_ease=self._listener.quiet)
+        self._guarded(lambda: self._writer.flush(at_ease=self._listener.quiet))
         for event in asked:
             event.set()
 
     def _deal(self, item: Moment | _Anew) -> None:
-        try:
-            if isinstance(item, _Anew):
-                self._write(self._thinner.end())
-                self._writer.anew(item.at, item.state, item.lost)
-            else:
-                self._remember(item)
-                self._write(self._thinner.take(item))
-        except Exception:  # noqa: BLE001 - one odd event must not end the recording
-            self._broken += 1
+        if isinstance(item, _Anew):
+            self._write(self._thinner.end())
+            self._guarded(lambda: self._writer.anew(item.at, item.state, item.lost))
+        else:
+            self._write(self._thinner.take(item))
 
     def _write(self, moments: Iterable[tuple[Moment, bool]]) -> None:
-        for one, wanted in moments:
-            self._writer.take(one, wanted=wanted)
+        settled: list[tuple[Moment, bool]] = []
+        self._guarded(lambda: settled.extend(moments))
+        for one, wanted in settled:
+            self._guarded(partial(self._writer.take, one, wanted=wanted))
 
-    def _remember(self, one: Moment) -> None:
-        if isinstance(one.event, ReadingTaken):
-            self._ring.put(one.event.reading)
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Do it; whatever is wrong is counted and told once, and the thread lives on."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._broken += 1
+            self._writer.failed(error)

@@ -7,6 +7,8 @@ changed. What that is relative to are the rows before it in the same chunk, so c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import msgspec
 
@@ -149,6 +151,30 @@ _ROWS = msgspec.msgpack.Decoder(tuple[Row, ...])
 _NOTHING: Value = ""
 
 
+def _packed(value: object) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_legible(value))
+
+
+def _legible(value: Any) -> Any:  # noqa: ANN401 - the same again, whatever it is
+    """``value`` with lone surrogates in its texts as escapes."""
+    if type(value) is str:
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, tuple):
+        return tuple(map(_legible, value))
+    if isinstance(value, Mapping):
+        return {_legible(key): _legible(one) for key, one in value.items()}
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+        return type(value)(**{name: _legible(getattr(value, name)) for name in names})
+    if is_dataclass(value) and not isinstance(value, type):
+        told = {one.name: _legible(getattr(value, one.name)) for one in fields(value) if one.init}
+        return type(value)(**told)
+    return value
+
+
 class Writing:
     """Turns events into rows, relative to the rows since ``reset``."""
 
@@ -171,7 +197,7 @@ class Writing:
     def _event(self, event: Event, decisions: tuple[Decision, ...]) -> list[Row]:
         if isinstance(event, ReadingTaken):
             return self._look(event, decisions)
-        raw = msgspec.Raw(_ENCODER.encode(event))
+        raw = msgspec.Raw(_packed(event))
         return [Happened(_NAMES[type(event)], raw, decisions)]
 
     def _look(self, event: ReadingTaken, decisions: tuple[Decision, ...]) -> list[Row]:
@@ -278,8 +304,11 @@ class Understanding:
 
 
 def encoded(row: Row) -> msgspec.Raw:
-    """One row. Raises what msgspec does for values beyond msgpack."""
-    return msgspec.Raw(_ENCODER.encode(row))
+    """One row. Raises what msgspec does for values beyond msgpack.
+
+    A text that is no UTF-8, as names of files and processes may be, is written with escapes.
+    """
+    return msgspec.Raw(_packed(row))
 
 
 def joined(rows: Sequence[msgspec.Raw]) -> bytes:

@@ -23,7 +23,7 @@ from watchdog.core.model import (
     Subject,
     Tick,
 )
-from watchdog.core.state import EngineState, State, Step, Watch
+from watchdog.core.state import EngineState, State, Step, Track, Watch
 
 THIN: Seconds = 10.0
 """Between two readings of one probe and subject. The core calls an engine's readings stale after
@@ -44,6 +44,7 @@ _RESTING = frozenset(
 )
 
 _Watches = Mapping[tuple[str, Subject], Watch]
+_Tracks = Mapping[tuple[str, Subject], Track]
 
 
 class Calm:
@@ -51,24 +52,31 @@ class Calm:
 
     def __init__(self) -> None:
         self._seen: _Watches | None = None
+        self._tracks: _Tracks | None = None
         self._until: Seconds | None = None
 
     def quiet(self, state: State, at: Seconds) -> bool:
         """Whether no decision hangs on time at ``at``."""
-        if state.watches is not self._seen:
-            self._seen = state.watches
-            self._until = _settled_at(state.watches)
+        if state.watches is not self._seen or state.tracks is not self._tracks:
+            self._seen, self._tracks = state.watches, state.tracks
+            self._until = _settled_at(state.watches, state.tracks)
         if self._until is None or at < self._until or state.shutting_down:
             return False
         return all(_rests(engine, at) for engine in state.engines.values())
 
 
-def _settled_at(watches: _Watches) -> Seconds | None:
+def _settled_at(watches: _Watches, tracks: _Tracks) -> Seconds | None:
     """From when on these watches are quiet if they stay as they are; None: not before they change.
 
-    A firing finding with a rung to take is quiet too: what lets it act is an event of its own.
+    A firing finding with a rung to take is quiet too: what lets it act is an event of its own. Not
+    so soon after the rung before: the next one waits for a look.
     """
-    since = -math.inf
+    acts = (
+        max(track.acted_at, track.ended_at or -math.inf)
+        for key, track in tracks.items()
+        if key in watches
+    )
+    since = max((at + SETTLED for at in acts), default=-math.inf)
     for seen in watches.values():
         if seen.firing is not None:
             if seen.clear_since is not None:
@@ -80,7 +88,7 @@ def _settled_at(watches: _Watches) -> Seconds | None:
 
 
 def _rests(engine: EngineState, at: Seconds) -> bool:
-    if engine.in_flight or engine.pending is not None:
+    if engine.in_flight or engine.aside or engine.pending is not None:
         return False
     if engine.process in _RESTING:
         unwanted = engine.process is ProcessState.STOPPED and not engine.history.wanted

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -53,23 +55,41 @@ class Writer:
         self._before: State | None = None
         self._after: State | None = None
         self._sick_until: Seconds | None = None
+        self._missed = 0
+        self._told = False
         self.lost = 0
 
     def anew(self, at: Seconds, state: State, lost: int) -> None:
         """Go on from ``state``, which what was written does not lead to."""
         if self._after is not None:
-            self._add([Again(at, lost, Checkpoint.of(state))], events=0)
+            self._go_on(at, state, lost)
         self._after = state
 
     def take(self, one: Moment, *, wanted: bool) -> None:
         """Write a moment, or only remember the state that it left."""
+        before, self._after = self._after, one.after
         if wanted and self._directory is not None:
-            rows = self._writing.rows(one.event, one.decisions, one.gap_since)
-            if not self._add(rows, events=1):
+            if self._missed and before is not None:
+                self._go_on(one.event.at, before, 0)
+            write = partial(self._writing.rows, one.event, one.decisions, one.gap_since)
+            if not self._add(write, before, events=1):
                 self.lost += 1
-        self._after = one.after
+                self._missed += 1
         if self._bytes >= _FRAME_BYTES:
             self.flush(at_ease=False)
+
+    def failed(self, error: Exception) -> None:
+        """Something is wrong that is no disk: what comes next stands alone. Told once."""
+        self._missed += 1
+        self.lost += self._events
+        self._rows, self._events, self._bytes = [], 0, 0
+        self._follows = False
+        self._files.close()
+        self._framing.reset()
+        self._writing.reset()
+        if not self._told:
+            self._told = True
+            self._say(f"cannot record something: {type(error).__name__}: {error}")
 
     def flush(self, *, at_ease: bool) -> None:
         """Put what was taken on the disk. A new file is begun when it is due, rather at ease."""
@@ -91,16 +111,27 @@ class Writer:
         self.flush(at_ease=False)
         self._files.close()
 
-    def _add(self, rows: list[Row], *, events: int) -> bool:
-        """Whether the rows can be written; if not, what is relative to them must begin anew."""
+    def _go_on(self, at: Seconds, state: State, lost: int) -> None:
+        """The rows before do not lead to ``state``."""
+        lost, self._missed = lost + self._missed, 0
+        if not self._add(lambda: [Again(at, lost, Checkpoint.of(state))], state, events=0):
+            self._missed = lost
+
+    def _add(self, write: Callable[[], list[Row]], before: State | None, *, events: int) -> bool:
+        """Whether rows can be written; if not, what is relative to them must begin anew.
+
+        ``before`` is the state that they follow.
+        """
+        if self._directory is None:
+            return True
         try:
-            raws = [encoded(row) for row in rows]
+            raws = [encoded(row) for row in write()]
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
             self.flush(at_ease=False)
             self._end_chunk()
             return False
         if not self._rows:
-            self._before = self._after
+            self._before = before
         self._rows += raws
         self._bytes += sum(map(len, map(bytes, raws)))
         self._events += events
@@ -114,7 +145,7 @@ class Writer:
             if not self._files.is_open:
                 self._begin_file(now)
             self._files.append(self._framing.frame(data))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a header may hold what nobody can encode
             self._fell_sick(error, now)
             return False
         self._sick_until = None
@@ -138,10 +169,15 @@ class Writer:
         self._framing.reset()  # the rows that wait are the beginning of a chunk already
         self._chunk_began = now
 
-    def _fell_sick(self, error: OSError, now: Seconds) -> None:
+    def _fell_sick(self, error: Exception, now: Seconds) -> None:
+        why = error.strerror if isinstance(error, OSError) else None
         if self._sick_until is None:
-            self._warn(f"cannot record to {self._directory}: {error.strerror or error}")
+            self._say(f"cannot record to {self._directory}: {why or error}")
         self._sick_until = now + _RETRY
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(Exception):
+            self._warn(line)
 
     def _chunk_is_full(self) -> bool:
         old = self._clock() - self._chunk_began >= CHUNK_SECONDS

@@ -106,7 +106,6 @@ class _Replay:
         self._state = state if self._mode is None else replace(state, mode=self._mode)
         self._wake = None
         self._flights.clear()
-        self._calm.reset()
         self.report.runs += entry.fresh
         self.report.lost += entry.lost
 
@@ -127,7 +126,7 @@ class _Replay:
             return False
         if not isinstance(event, ReadingTaken):
             return False
-        found = self._calm.around(self._state, event, self._wake)
+        found = self._calm.around(self._state, event)
         if found is not None:
             self._state, self._wake = found
         return found is not None
@@ -173,13 +172,6 @@ class _Replay:
             self.report.bugs += 1
             self._state, self._wake = replace(before, at=event.at), None
             return
-        if owed := self._calm.owed(done.state):
-            for one in owed:
-                self._step(one, ())
-            self._step(event, then)
-            return
-        if isinstance(event, ReadingTaken):
-            self._calm.shown(event)
         self._state, self._wake = done.state, done.wake_at
         acted = {decision.target.name: decision for decision in then if decision.hold is None}
         acts = {one.target.name: one for one in done.decisions if one.hold is None}

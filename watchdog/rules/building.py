@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from watchdog.config.loading import shortened
 from watchdog.config.reading import shown
 from watchdog.config.settings import RuleConfig
 from watchdog.contracts import ActionSpec, ProbeSpec
@@ -63,7 +64,7 @@ class _Builder:
         self._inhibitions([*defaults.values(), *new], merged)
         built = [rule for one in merged if (rule := self._rule(one)) is not None]
         if self._lines:
-            raise RuleError(self._lines)
+            raise RuleError(shortened(self._file, self._lines))
         return tuple(built)
 
     def _fail(self, name: str, key: str, words: str) -> None:
@@ -118,7 +119,7 @@ class _Builder:
         if kind is None or kind not in self._vocabulary.kinds():
             self._fail(config.name, "subject", f'nothing is known of a "{kind}"')
             return None
-        for key, words in (*self._ladder(config, kind), *_texts(config), *_holds(config)):
+        for key, words in (*self._ladder(config, kind), *_texts(config), *self._holds(config)):
             self._fail(config.name, key, words)
         when = self._condition(config, kind)
         if when is None:
@@ -156,15 +157,18 @@ class _Builder:
                 acts = f"{name} acts on {article(spec.subject_kind)}"
                 yield "actions", f"{acts}, this rule is about {article(kind)}"
 
+    def _holds(self, config: RuleConfig) -> Iterator[tuple[str, str]]:
+        if config.holds is not None and config.holds not in _HOLDS:
+            yield "holds", f'expected "inhibited" or "blocked", got "{config.holds.value}"'
+        elif config.holds and config.actions and config.subject is SubjectKind.ENGINE:
+            given = self._given.get(config.name)
+            key = "actions" if given is None or given.holds is None else "holds"
+            yield key, "a rule with actions that holds restarts holds itself: expected one of both"
+
 
 def _texts(config: RuleConfig) -> Iterator[tuple[str, str]]:
     if config.summary is not None and not config.summary.strip():
         yield "summary", "expected a text that is not empty"
-
-
-def _holds(config: RuleConfig) -> Iterator[tuple[str, str]]:
-    if config.holds is not None and config.holds not in _HOLDS:
-        yield "holds", f'expected "inhibited" or "blocked", got "{config.holds.value}"'
 
 
 def _built(config: RuleConfig, when: CelCondition, shown_with_it: tuple[str, ...]) -> Rule:

@@ -1,0 +1,183 @@
+"""Actions that neither start nor stop an engine: done beside, and never in the way of a restart."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.support.core import NAME, reading, rule, serving
+from tests.support.rules import DEFAULT_RULES, when
+from watchdog.contracts import Action, ActionSpec, EngineControl, Order
+from watchdog.core.model import (
+    ActionFinished,
+    Cause,
+    Decision,
+    Event,
+    HoldReason,
+    Reading,
+    Seconds,
+    Verb,
+    engine_subject,
+)
+from watchdog.executor import Actor
+
+DUMPS = rule("mine", when("it.x > 5", x=float), actions=("dump",))
+
+
+def bad(at: Seconds) -> Reading:
+    """What the user's own probe says."""
+    return reading("it", at, ("x", 9.0))
+
+
+def test_a_crash_is_not_kept_waiting() -> None:
+    """FACT: while an action hangs beside it, a dead engine is restarted at once."""
+    story = serving(rule_set=(DUMPS, *DEFAULT_RULES)).read(bad(1.0))
+    assert story.engine.aside == "dump"
+    story.exited(2.0)
+    assert [act.action for act in story.acts] == ["dump", "restart_engine"]
+    assert (story.engine.aside, story.engine.in_flight) == ("dump", "restart_engine")
+
+
+def test_an_operator_is_not_kept_waiting() -> None:
+    """FACT: nor is a command."""
+    story = serving(rule_set=(DUMPS,)).read(bad(1.0))
+    story.command(Verb.RESTART, 86400.0)
+    assert [act.action for act in story.acts] == ["dump", "restart_engine"]
+    assert story.engine.pending is None
+
+
+def test_one_action_beside_at_a_time() -> None:
+    """FACT: another rule's waits for its end."""
+    other = rule("other", when("it.y > 5", y=float), actions=("profile",))
+    both = reading("it", 1.0, ("x", 9.0), ("y", 9.0))
+    story = serving(rule_set=(DUMPS, other)).read(both)
+    assert [act.action for act in story.acts] == ["dump"]
+    assert {one.rule: one.hold for one in story.decisions}["other"] is HoldReason.IN_FLIGHT
+    story.finished(2.0, "dump")
+    story.read(reading("it", 3.0, ("x", 1.0), ("y", 9.0)))
+    assert [act.action for act in story.acts] == ["dump", "profile"]
+
+
+def test_what_costs_nothing_rests_for_five_minutes() -> None:
+    """FACT: trouble that lasts an hour is dumped a dozen times, and not each second."""
+    story = serving(rule_set=(DUMPS,))
+    for at in range(1, 3600):
+        story.read(bad(float(at)))
+        if story.engine.aside:
+            story.finished(at + 0.5, "dump")
+    waits = [b.at - a.at for a, b in zip(story.acts, story.acts[1:], strict=False)]
+    assert len(story.acts) == 12
+    assert min(waits) >= 300.0
+
+
+class Engine:
+    """Says that it was started or stopped."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self.touched: list[str] = []
+
+    def stop(self, *, drain: bool, cause: Cause) -> None:  # noqa: ARG002 - the contract
+        """Remember it."""
+        self.touched.append("stop")
+
+    def start(self, cause: Cause) -> None:  # noqa: ARG002 - the contract
+        """Remember it."""
+        self.touched.append("start")
+
+
+class Does:
+    """An action that calls what it was given."""
+
+    def __init__(self, what: Callable[[EngineControl], object]) -> None:
+        self._what = what
+
+    def run(self, order: Order, engine: EngineControl) -> None:  # noqa: ARG002 - the contract
+        """Call it."""
+        self._what(engine)
+
+
+Hands = tuple[Actor, Engine, "queue.SimpleQueue[Event]"]
+
+
+def spec(name: str, what: Callable[[EngineControl], object], timeout: float = 60.0) -> ActionSpec:
+    """An action of that name that does it."""
+
+    def build() -> Action:
+        return Does(what)
+
+    return ActionSpec(name, "", build, timeout=timeout)
+
+
+@contextmanager
+def hands(*specs: ActionSpec) -> Iterator[Hands]:
+    """A real actor with real threads."""
+    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    engine = Engine()
+    actor = Actor(engine, {one.name: one for one in specs}, posted.put)
+    try:
+        yield actor, engine, posted
+    finally:
+        actor.close()
+
+
+def order(actor: Actor, action: str) -> None:
+    """Let it be done."""
+    actor.submit(Decision(1.0, "mine", engine_subject(NAME), action, Cause.RULE))
+
+
+def ended(posted: queue.SimpleQueue[Event]) -> ActionFinished:
+    """The next outcome."""
+    event = posted.get(timeout=20)
+    assert isinstance(event, ActionFinished)
+    return event
+
+
+def test_a_restart_overtakes_what_hangs_beside_it() -> None:
+    """FACT: each has a thread of its own."""
+    gate = threading.Event()
+    hangs = spec("dump", lambda _: gate.wait(30))
+    restarts = spec("restart_engine", lambda engine: engine.start(Cause.RULE))
+    with hands(hangs, restarts) as (actor, engine, posted):
+        order(actor, "dump")
+        order(actor, "restart_engine")
+        assert ended(posted).outcome.action == "restart_engine"
+        assert engine.touched == ["start"]
+        gate.set()
+        assert ended(posted).outcome.ok
+
+
+def test_what_does_not_end_is_given_up_after_its_time() -> None:
+    """FACT: the outcome says so, and while it lives no other is begun."""
+    gate = threading.Event()
+    hangs = spec("dump", lambda _: gate.wait(30), timeout=0.05)
+    with hands(hangs) as (actor, _, posted):
+        order(actor, "dump")
+        first = ended(posted).outcome
+        order(actor, "dump")
+        second = ended(posted).outcome
+        gate.set()
+    assert (first.ok, first.explanation) == (False, "cannot dump: it still runs after 0.05 s")
+    assert (second.ok, second.explanation) == (
+        False,
+        "cannot dump: an earlier action still runs",
+    )
+
+
+def test_what_is_done_beside_has_no_hands() -> None:
+    """FACT: it can neither stop nor start the engine, and learns it by an error."""
+    stops = spec("dump", lambda engine: engine.stop(drain=False, cause=Cause.RULE))
+    starts = spec("poke", lambda engine: engine.start(Cause.RULE))
+    with hands(stops, starts) as (actor, engine, posted):
+        words = []
+        for action in ("dump", "poke"):
+            order(actor, action)
+            words.append(ended(posted).outcome.explanation)
+    assert not engine.touched
+    assert words == [
+        "cannot stop the engine: only stop_engine and restart_engine may",
+        "cannot start the engine: only start_engine and restart_engine may",
+    ]
