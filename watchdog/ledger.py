@@ -18,7 +18,8 @@ class GenerationRecord:
 
     ``pid`` and ``start_ticks`` (clock ticks since boot) are None until the spawn; with ``boot_id``
     they are the leader's identity. Fields in ``…_at`` are CLOCK_MONOTONIC of that boot,
-    ``planned_wall`` is seconds since the epoch. ``command`` is free of keys.
+    ``planned_wall`` is seconds since the epoch. ``command`` is free of keys. ``launched`` is what
+    the supervisor has to know of it later, in its own words; "" in records of older versions.
     """
 
     id: str
@@ -35,6 +36,7 @@ class GenerationRecord:
     start_ticks: int | None = None
     spawned_at: Seconds | None = None
     ready_at: Seconds | None = None
+    launched: str = ""
 
 
 class Ledger(Protocol):
@@ -64,6 +66,10 @@ class Ledger(Protocol):
 
     def living(self, engine: str) -> tuple[GenerationRecord, ...]:
         """The generations that were planned and have not ended, the newest first."""
+        ...
+
+    def engines(self, boot_id: str) -> tuple[str, ...]:
+        """Names of all engines of which there are such generations, of that boot."""
         ...
 
     def members_of(self, generation: str) -> tuple[tuple[int, int], ...]:

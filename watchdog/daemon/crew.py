@@ -15,10 +15,12 @@ from watchdog.core.model import (
     EngineSpawned,
     Event,
     Outcome,
+    Seconds,
     engine_subject,
 )
+from watchdog.core.state import EngineState, RestartHistory
 from watchdog.daemon.box import EngineBox
-from watchdog.daemon.wiring import Engine, cards_of
+from watchdog.daemon.wiring import Engine, cards_of, outer_limit
 from watchdog.executor import Actor
 from watchdog.ledger import Ledger
 from watchdog.procfs import boot_id
@@ -36,17 +38,17 @@ class Muster:
 class Crew:
     """Changed by the loop's thread only; ``engines`` is replaced as a whole, for everybody else.
 
-    ``actors`` are for the loop's thread. ``leaving`` are engines that left the configuration and
-    have not ended yet, and whether they were wanted then.
+    ``actors`` are for the loop's thread. ``leaving`` are engines that are not configured any more
+    and have not ended yet, and their accounts as they were before anybody stopped them.
     """
 
     def __init__(self, box: EngineBox) -> None:
         self.engines: Mapping[str, Engine] = {}
-        self.leaving: Mapping[str, bool] = {}
+        self.leaving: Mapping[str, RestartHistory] = {}
         self.actors: dict[str, Actor] = {}
         self._box = box
 
-    def change(self, muster: Muster, leaving: Mapping[str, bool]) -> None:
+    def change(self, muster: Muster, leaving: Mapping[str, RestartHistory]) -> None:
         """Take in who comes, and note who leaves."""
         engines = {**self.engines, **muster.comers}
         for name, (config, settings) in muster.reconfigured.items():
@@ -56,9 +58,10 @@ class Crew:
         self._set(engines)
 
     def drop(self, name: str) -> Engine:
-        """Who has left, for its actor and its pidfd to be closed."""
+        """Who has left, for its actor and its pidfd to be closed. It is heard of no more."""
         gone = self.engines[name]
-        self.leaving = {one: wanted for one, wanted in self.leaving.items() if one != name}
+        gone.mailbox.close()
+        self.leaving = {one: kept for one, kept in self.leaving.items() if one != name}
         self._set({one: engine for one, engine in self.engines.items() if one != name})
         return gone
 
@@ -75,6 +78,23 @@ class Crew:
             for engine in self.engines.values()
             for settings in (engine.supervised.settings, engine.supervised.present)
             if settings is not None
+        )
+
+    def patience(self) -> Seconds:
+        """More seconds than any stop may take, of what runs or will. From any thread."""
+        return outer_limit(
+            settings.stop
+            for engine in self.engines.values()
+            for settings in (engine.supervised.settings, engine.supervised.present)
+            if settings is not None
+        )
+
+    def outdated(self) -> tuple[str, ...]:
+        """Who is configured and runs as something else."""
+        return tuple(
+            name
+            for name, engine in self.engines.items()
+            if name not in self.leaving and engine.supervised.is_outdated()
         )
 
     def in_the_way(self, name: str) -> str | None:
@@ -114,6 +134,14 @@ def adopted(engine: Engine, ledger: Ledger, *, clean_up: bool) -> tuple[Event, .
     if adoption.record is None and record is not None and record.boot_id == boot_id():
         return _found_dead(name, record.id, record.pid or 0, ready=record.ready_at is not None)
     return ()
+
+
+def as_it_runs(state: EngineState, engine: Engine) -> EngineState:
+    """What the core knows of it, with the cards of what was adopted."""
+    present = engine.supervised.present
+    if present is None or not engine.supervised.is_outdated():
+        return state
+    return replace(state, settings=replace(state.settings, gpus=cards_of(present.launch)))
 
 
 def _found_dead(name: str, generation: str, pid: int, *, ready: bool) -> tuple[Event, ...]:

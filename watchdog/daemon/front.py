@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from watchdog.core.model import Commanded, Seconds, Verb
 from watchdog.daemon.loop import Loop
@@ -15,6 +15,8 @@ from watchdog.web.window import CommandResult
 
 _PATIENCE: Seconds = 300.0
 """Seconds a command may take before its sender is told that it still runs."""
+
+_STARTS = frozenset({Verb.START, Verb.RESTART, Verb.RESET_BREAKER})
 
 _VERBS: Mapping[str, Verb] = {
     "start": Verb.START,
@@ -29,17 +31,19 @@ _VERBS: Mapping[str, Verb] = {
 class Front:
     """Implements ``web.window.Window``. Every method is called from the web server's threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - all that the web side may see
         self,
         loop: Loop,
         inbox: Inbox,
         exporter: Exporter,
         snapshot: Callable[[], Snapshot],
         ask: Callable[[Wish], None],
+        leaving: Callable[[], Collection[str]],
     ) -> None:
         self._loop = loop
         self._inbox = inbox
         self._ask = ask
+        self._leaving = leaving
         self._exporter = exporter
         self._snapshot = snapshot
 
@@ -68,14 +72,27 @@ class Front:
             names = ", ".join(self._loop.state.engines)
             text = f"unknown engine {engine!r}, expected one of: {names}"
             return CommandResult(ok=False, message=text, exit_code=2)
+        leaving = self._leaving() if known in _STARTS else ()
+        if engine and engine in leaving:
+            text = f"cannot {verb} {engine}: it is not configured any more and is about to end"
+            return CommandResult(ok=False, message=text, exit_code=1)
+        targets = [engine]
+        if leaving and not engine:
+            targets = [name for name in self._loop.state.engines if name not in leaving]
         now = time.monotonic()
         until = None if seconds is None else now + seconds
-        request = Request(Commanded(now, known, engine, reason, owner, until))
-        self._inbox.post(request)
-        if not request.done.wait(_PATIENCE):
+        requests = [Request(Commanded(now, known, name, reason, owner, until)) for name in targets]
+        return self._done(verb, requests)
+
+    def _done(self, verb: str, requests: list[Request]) -> CommandResult:
+        for request in requests:
+            self._inbox.post(request)
+        deadline = time.monotonic() + _PATIENCE
+        if not all(one.done.wait(max(deadline - time.monotonic(), 0.0)) for one in requests):
             return CommandResult(ok=False, message=f"{verb} still runs", exit_code=1)
-        if request.error is not None:
-            return CommandResult(ok=False, message=request.error, exit_code=1)
+        errors = [one.error for one in requests if one.error is not None]
+        if errors:
+            return CommandResult(ok=False, message="\n".join(errors), exit_code=1)
         return CommandResult(ok=True, message=f"{verb}: done", exit_code=0)
 
     def _reload(self, owner: str) -> CommandResult:
@@ -97,11 +114,13 @@ def told(result: Reloaded) -> CommandResult:
     lines = (
         *(result.changed or ("nothing changed",)),
         *(f"{name} restarts: its configuration changed" for name in result.restarts),
+        *(f"{name} does not restart yet: {reason}" for name, reason in result.held),
         *(f"{key}: needs a new daemon, the old value stays" for key in result.needs_restart),
     )
     details = {
         "changed": list(result.changed),
         "needs_restart": list(result.needs_restart),
         "restarts": list(result.restarts),
+        "held": [f"{name}: {reason}" for name, reason in result.held],
     }
     return CommandResult(ok=True, message="\n".join(lines), exit_code=0, details=details)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -40,14 +41,19 @@ class Gates:
 
     ``floors`` are what the probe ``driver`` is told of drivers that its table lacks; ``root`` is
     where the file system begins; ``patience`` is how many seconds an engine may take to leave a
-    place. Steps may be taken from any thread, and the settings replaced.
+    place, ``unwanted`` whether nobody wants the start any more, ``hurried``
+    whether a start may still be made and may not wait. Steps may be taken from any
+    thread, and the settings replaced.
     """
 
     specs: Mapping[str, ProbeSpec]
     box: Box
     floors: Mapping[str, str]
     root: str = "/"
-    patience: Seconds = 120.0
+    patience: Callable[[], Seconds] = lambda: 120.0
+    unwanted: Callable[[str], bool] = lambda _: False
+    hurried: Callable[[], bool] = lambda: False
+    _cut: set[str] = field(default_factory=set)
     _baselines: Baselines = field(default_factory=Baselines)
     _look: GpuLook | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -85,12 +91,14 @@ class Gates:
         """
 
         def gone() -> Refusal | None:
-            deadline = time.monotonic() + self.patience
+            began, before = time.monotonic(), None
             while (other := in_the_way()) is not None:
-                if time.monotonic() > deadline:
+                if other != before:  # one after the other may have to go
+                    began, before = time.monotonic(), other
+                if time.monotonic() - began > self.patience():
                     text = f"cannot start {name}: {other} has not left its place yet"
                     return Refusal(Cause.PORT_IN_USE, text)
-                if self._ended.wait(_GLANCE):
+                if self._waited(name, _GLANCE):
                     return None
             return None
 
@@ -108,17 +116,31 @@ class Gates:
         if look is not None:
             look.close()
 
+    def _waited(self, name: str, seconds: Seconds) -> bool:
+        """Whether the wait was for nothing: nobody wants the start any more."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self.hurried():
+                self._cut.add(name)
+                return True
+            if self.unwanted(name) or self._ended.wait(min(left, _GLANCE)):
+                return True
+        return self.unwanted(name)
+
     def _guarded(self, name: str, look: Step) -> Step:
         def step() -> Refusal | None:
             refusal = None
+            self._cut.discard(name)
             if not self._ended.is_set():
                 try:
                     refusal = look()
                 except Exception:  # noqa: BLE001 - what we cannot find out must stop no engine
                     refusal = None
-            if self._ended.is_set():
+            if self._ended.is_set() or name in self._cut:
                 text = f"cannot start {name}: the watchdog is stopping"
                 return Refusal(Cause.OPERATOR, text)
+            if self.unwanted(name):
+                return Refusal(Cause.OPERATOR, f"cannot start {name}: it is no longer asked for")
             return refusal
 
         return step
@@ -147,7 +169,7 @@ class Gates:
             seen or (_first(said, cards, first) if sure else cards),
             _share(said) if sure and wanted.cuda else None,
             self._baselines,
-            wait=self._ended.wait,
+            wait=partial(self._waited, name),
         )()
 
     def _gpus(self) -> Callable[[], tuple[CardMemory, ...] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 
 from watchdog.supervisor.lock import Lock, LockHeldError, lock_port
@@ -30,6 +31,14 @@ class Locks:
         except LockHeldError:
             let_go(taken)
             raise
+        return taken
+
+    def available(self, ports: Collection[int]) -> Mapping[int, Lock]:
+        """New locks for those of the ports that are not held yet and that nobody else holds."""
+        taken: dict[int, Lock] = {}
+        for port in sorted(set(ports) - self._ports.keys()):
+            with contextlib.suppress(LockHeldError):
+                taken[port] = lock_port(port)
         return taken
 
     def add(self, taken: Mapping[int, Lock]) -> None:

@@ -88,9 +88,11 @@ class Lookout:
         return found
 
 
-def in_background(work: Callable[[], object], name: str) -> None:
+def in_background(work: Callable[[], object], name: str) -> threading.Thread:
     """Do ``work``, which may wait, in a short-lived thread."""
-    threading.Thread(target=work, name=name, daemon=True).start()
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _close(runs: Iterator[ProbeRun] | list[ProbeRun]) -> None:

@@ -20,6 +20,7 @@ from watchdog.core.model import (
     Tick,
     Verb,
 )
+from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import Rule
 from watchdog.core.state import PolicySettings, State, Step
 from watchdog.executor import Actor
@@ -34,7 +35,7 @@ class Loop:
 
     ``watchers`` see every step after its decisions were handed to the actors: journal, metrics,
     store and snapshot. None of them is on the path from an exit to the next start. A shutdown that
-    is not complete after ``outer_limit`` seconds is given up.
+    is not complete after ``outer_limit`` seconds is given up; it is asked when one begins.
     """
 
     def __init__(  # noqa: PLR0913 - everything that the loop touches is handed in
@@ -48,7 +49,7 @@ class Loop:
         watchers: Sequence[Callable[[Event, Step], None]],
         on_signal: Callable[[int], Commanded | None],
         on_error: Callable[[Event, Exception], None],
-        outer_limit: Seconds,
+        outer_limit: Callable[[], Seconds],
     ) -> None:
         self.state = state
         self.turned_at = time.monotonic()
@@ -75,17 +76,9 @@ class Loop:
             if time.monotonic() - self._ticked_at >= _HEARTBEAT:
                 self.take(Tick(time.monotonic()))
 
-    def switch(
-        self,
-        state: State,
-        rules: Sequence[Rule],
-        settings: PolicySettings,
-        outer_limit: Seconds,
-    ) -> None:
+    def switch(self, state: State, rules: RuleSet, settings: PolicySettings) -> None:
         """Go on from ``state`` with all of these. Only for the loop's own thread, in a ``Task``."""
-        self.state = state
-        self._rules, self._settings = rule_set.of(rules), settings
-        self._outer_limit = outer_limit
+        self.state, self._rules, self._settings = state, rules, settings
 
     def _handle(self, item: Item | None) -> None:
         match item:
@@ -130,7 +123,7 @@ class Loop:
             watcher(event, done)
         self._answer()
         if self.state.shutting_down and self._leave_by is None:
-            self._leave_by = event.at + self._outer_limit
+            self._leave_by = event.at + self._outer_limit()
 
     def _carry_out(self, decision: Decision) -> None:
         if decision.hold is None:

@@ -15,10 +15,13 @@ class Mailbox:
         self._post = post
         self._lock = threading.Lock()
         self._held: list[Event] | None = []
+        self._closed = False
 
     def __call__(self, event: Event) -> None:
-        """Keep ``event``, or pass it on."""
+        """Keep ``event``, pass it on, or drop it."""
         with self._lock:
+            if self._closed:
+                return
             if self._held is not None:
                 self._held.append(event)
                 return
@@ -29,3 +32,8 @@ class Mailbox:
         with self._lock:
             held, self._held = self._held or [], None
         return tuple(held)
+
+    def close(self) -> None:
+        """Drop what comes from now on: nobody knows the engine any more."""
+        with self._lock:
+            self._held, self._closed = None, True

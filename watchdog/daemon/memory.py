@@ -33,6 +33,8 @@ class _Debt:
     retry_at: Seconds | None = None
 
 
+_WHO = '"stopped_by"'
+"""Older versions did not say who stopped an engine: it may have been its operator."""
 _RECALLED = 50
 """Incidents that are shown after a restart; the store keeps more."""
 
@@ -40,11 +42,11 @@ _RECALLED = 50
 class Memory:
     """Keeps what changed in a step, and brings it back at the next start.
 
-    ``leaving`` are engines that a reload ends, and whether they were wanted: nobody stopped them.
+    ``leaving`` are engines that a reload ends, and their accounts from before: nobody stopped them.
     """
 
     def __init__(self, store: Store) -> None:
-        self.leaving: Mapping[str, bool] = {}
+        self.leaving: Mapping[str, RestartHistory] = {}
         self._store = store
         self._accounts: dict[str, tuple[RestartHistory, Seconds | None]] = {}
         self._ready: dict[str, str] = {}
@@ -87,9 +89,7 @@ class Memory:
         history, debt = self._accounts.get(engine.name, (None, None))
         if history is not engine.history or debt != due:
             self._accounts[engine.name] = engine.history, due
-            history = engine.history
-            if self.leaving.get(engine.name):
-                history = replace(history, wanted=True, stopped_by=StoppedBy.NOBODY)
+            history = self.leaving.get(engine.name, engine.history)
             self._store.save_engine(
                 engine.name, _text({**msgspec.to_builtins(history), "retry_at": due})
             )
@@ -121,6 +121,8 @@ class Memory:
             restarts = tuple(replace(r, at=_here(saved, r.at)) for r in history.restarts)
             # A new start may be the corrected command: what could not be cured gets one more try.
             history = replace(history, restarts=restarts, given_up=None)
+            if not standby and _WHO in saved.body and history.stopped_by is StoppedBy.NOBODY:
+                history = replace(history, wanted=True)  # it was on standby, and is not any more
         history = replace(history, starts=self._store.starts(settings.name))
         given_up = history.wanted and history.breaker_open
         process = ProcessState.GIVEN_UP if given_up else ProcessState.STOPPED

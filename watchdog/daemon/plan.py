@@ -7,7 +7,7 @@ probes) is taken over by the switch, or let go of when there is none.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,15 +15,15 @@ from watchdog.config import Config, ConfigError, WatchdogMode, judgement
 from watchdog.contracts import Box, ProbeSpec
 from watchdog.core.model import Event
 from watchdog.core.rules import Rule
-from watchdog.core.state import EngineSettings, EngineState
+from watchdog.core.state import EngineSettings, EngineState, RestartHistory
 from watchdog.daemon import differences
 from watchdog.daemon.configured import Source, is_another_process, ports_of
-from watchdog.daemon.crew import Crew, Muster, adopted
+from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
 from watchdog.daemon.locks import Locks, let_go
 from watchdog.daemon.lookout import Looking, Lookout
 from watchdog.daemon.memory import Memory
+from watchdog.daemon.strays import ports_left, strays
 from watchdog.daemon.wiring import (
-    Engine,
     Makings,
     RunKey,
     build_probe,
@@ -46,14 +46,18 @@ class InForce:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be in force. ``restarts`` are engines whose process is to be another one."""
+    """What is to be in force. ``restarts`` are engines whose process is to be another one.
+
+    ``accounts`` are of those who come only to be ended.
+    """
 
     config: Config
     rules: tuple[Rule, ...]
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
     engines: tuple[EngineSettings, ...]
-    restarts: tuple[str, ...]
+    restarts: tuple[str, ...] = ()
+    accounts: dict[str, RestartHistory] = field(default_factory=dict)
     locks: Mapping[int, Lock] = field(default_factory=dict)
     muster: Muster = field(default_factory=lambda: Muster({}, {}))
     states: dict[str, EngineState] = field(default_factory=dict)
@@ -101,7 +105,6 @@ class Planner:
             changed=differences.changes(self.now.config, config, self.specs, default_rules()),
             needs_restart=needs_restart,
             engines=core_settings(config, self.state_dir),
-            restarts=self._restarts(config),
         )
         try:
             self._take(plan)
@@ -123,24 +126,36 @@ class Planner:
         )
         return now.rules if same == now.rules else same
 
-    def _restarts(self, config: Config) -> tuple[str, ...]:
-        """Engines whose own change needs another process, and those that had begun to leave."""
-        return tuple(
-            name
-            for name, engine in config.engine.items()
-            if (known := self.crew.engines.get(name)) is not None
-            and (name in self.crew.leaving or is_another_process(known.config, engine))
-        )
+    def _restarts(self, plan: Plan) -> tuple[str, ...]:
+        """Engines that are to be another process than what runs, and those that began to leave."""
+        return tuple(name for name in plan.config.engine if self._restart(plan, name))
+
+    def _restart(self, plan: Plan, name: str) -> bool:
+        known = self.crew.engines.get(name)
+        if known is None:
+            return plan.muster.comers[name].supervised.is_outdated()
+        if name in self.crew.leaving:
+            return True
+        config = plan.config.engine[name]
+        if known.supervised.present is None:
+            return is_another_process(known.config, config)
+        return known.supervised.is_outdated(self.makings.settings(name, config))
 
     def _take(self, plan: Plan) -> None:
-        plan.locks = self.locks.taken(ports_of(plan.config))
-        plan.made(lambda: let_go(plan.locks))
-        comers: dict[str, Engine] = {}
-        for name, engine in plan.config.engine.items():
-            if name not in self.crew.engines:
-                comers[name] = made = self.makings.engine(name, engine)
-                plan.made(made.actor.close)
-                plan.made(made.supervised.leave)
+        comers = {
+            name: self.makings.engine(name, engine)
+            for name, engine in plan.config.engine.items()
+            if name not in self.crew.engines
+        }
+        if plan.config.watchdog.mode is WatchdogMode.ACT:
+            known = plan.config.engine.keys() | self.crew.engines.keys()
+            for name, stray in strays(self.makings, self.memory, known).items():
+                comers[name] = stray.engine
+                plan.states[name], plan.accounts[name] = stray.state, stray.account
+        self._lock(plan, comers)
+        for made in comers.values():
+            plan.made(made.actor.close)
+            plan.made(made.supervised.leave)
         changed = {
             name: (engine, self.makings.settings(name, engine))
             for name, engine in plan.config.engine.items()
@@ -149,6 +164,14 @@ class Planner:
         plan.muster = Muster(comers, changed)
         self._look(plan)
         self._recall(plan)
+        plan.restarts = self._restarts(plan)
+
+    def _lock(self, plan: Plan, comers: Collection[str]) -> None:
+        """Before anything of an engine is ended; what is only to end may be another's port now."""
+        plan.made(lambda: let_go(plan.locks))
+        plan.locks = self.locks.taken(ports_of(plan.config))
+        left = ports_left(self.makings.around.ledger, comers) - plan.locks.keys()
+        plan.locks = {**plan.locks, **self.locks.available(left)}
 
     def _look(self, plan: Plan) -> None:
         """Probes that did not change stay as they are; those of who leaves, too, until then."""
@@ -176,13 +199,12 @@ class Planner:
         """Last of all, because remains of a comer that are found half dead are ended here."""
         acts = plan.config.watchdog.mode is WatchdogMode.ACT
         for settings in plan.engines:
-            comer = plan.muster.comers.get(settings.name)
-            if comer is not None:
+            if settings.name in plan.muster.comers:
                 standby = plan.config.engine[settings.name].standby
                 plan.states[settings.name] = self.memory.recall_engine(settings, standby=standby)
-                plan.facts[settings.name] = adopted(
-                    comer, self.makings.around.ledger, clean_up=acts
-                )
+        for name, comer in plan.muster.comers.items():
+            plan.facts[name] = adopted(comer, self.makings.around.ledger, clean_up=acts)
+            plan.states[name] = as_it_runs(plan.states[name], comer)
 
 
 def _raise_for(config: Config) -> None:

@@ -6,47 +6,60 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from watchdog.config import ConfigError
 from watchdog.core import facts, reload, rule_set
 from watchdog.core.model import (
-    Commanded,
-    EngineSpawned,
-    Event,
     Mode,
-    ProcessState,
     Record,
     Tick,
-    Verb,
 )
-from watchdog.core.state import EngineSettings, Step
+from watchdog.core.rule_set import RuleSet
+from watchdog.core.state import (
+    PolicySettings,
+    RestartHistory,
+    State,
+    StoppedBy,
+)
+from watchdog.daemon.aftercare import Aftercare
 from watchdog.daemon.lookout import in_background
 from watchdog.daemon.loop import Loop
 from watchdog.daemon.plan import Plan, Planner
-from watchdog.daemon.wiring import outer_limit
 from watchdog.inbox import Inbox, Task
 from watchdog.logs import Journal
 from watchdog.metrics import Exporter
 from watchdog.rules import RuleError
 from watchdog.supervisor.lock import LockHeldError
 
-OWNER = "reload"
 STOPPING = "the watchdog is stopping"
-_WHY = "its configuration changed"
-_GONE = "it left the configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What became of one reload. ``errors`` is empty exactly when the file is in force."""
+    """What became of one reload. ``errors`` is empty exactly when the file is in force.
+
+    ``restarts`` are under way; ``held`` are owed, each with the reason why not yet.
+    """
 
     changed: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
+    held: tuple[tuple[str, str], ...] = ()
     errors: tuple[str, ...] = ()
     stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What the loop goes on with."""
+
+    state: State
+    records: tuple[Record, ...]
+    rules: RuleSet
+    settings: PolicySettings
+    leaving: dict[str, RestartHistory]
 
 
 @dataclass(slots=True)
@@ -72,10 +85,10 @@ class Reloader:
     inbox: Inbox
     journal: Journal
     exporter: Exporter
+    care: Aftercare
     on_switch: Callable[[], None]
     _wishes: deque[Wish] = field(default_factory=deque)
     _current: Wish | None = None
-    _settings: dict[str, EngineSettings] = field(default_factory=dict)
 
     def ask(self, wish: Wish) -> None:
         """Fulfil ``wish`` when those before it are done."""
@@ -95,11 +108,12 @@ class Reloader:
             wish.answer(Reloaded(errors=(STOPPING,), stopping=True))
             self._next()
             return
-        self._current = wish
+        self._current, self.care.busy = wish, True
         in_background(partial(self._plan, wish), "reload")
 
     def _plan(self, wish: Wish) -> None:
         """In a thread of its own: reading may wait for a disk, and rules take their time."""
+        self.care.let_go()
         try:
             plan = self.planner.plan()
         except (ConfigError, RuleError) as error:
@@ -107,8 +121,7 @@ class Reloader:
         except LockHeldError as error:
             do = partial(self._rejected, wish, (str(error),))
         except Exception as error:  # noqa: BLE001 - a plug-in's bug must not change anything
-            text = " ".join(f"cannot reload: {type(error).__name__}: {error}".split())
-            do = partial(self._rejected, wish, (text,))
+            do = partial(self._rejected, wish, (_one_line(error),))
         else:
             do = partial(self._accepted, wish, plan)
         self.inbox.post(Task(do))
@@ -119,6 +132,7 @@ class Reloader:
         self.journal.log("error", "config.rejected", errors=errors, owner=wish.owner)
         self.exporter.reloaded(ok=False)
         self._done(wish, Reloaded(errors=errors))
+        self.care.tend_soon()
 
     def _accepted(self, wish: Wish, plan: Plan) -> None:
         if self.loop.state.shutting_down:
@@ -126,135 +140,122 @@ class Reloader:
             self._done(wish, Reloaded(errors=(STOPPING,), stopping=True))
             return
         try:
-            restarts = self._switch(plan)
-        except Exception:  # a bug, told by the loop: the next reload must not wait for this one
-            self._done(wish, Reloaded(errors=("cannot reload: see the log",)))
-            raise
+            change = self._changed(plan)
+        except Exception as error:  # noqa: BLE001 - a bug: all stays as it was, and it is said
+            in_background(plan.discard, "reload-discard")
+            self._rejected(wish, (_one_line(error),))
+            return
+        result = self._switch(plan, change)
+        try:
+            self._tell(wish, plan, change.records, result)
+        finally:
+            self._done(wish, result)
+        self._order(plan, result.restarts)
+
+    def _tell(self, wish: Wish, plan: Plan, records: tuple[Record, ...], result: Reloaded) -> None:
+        self._write(records)
+        self.on_switch()
         self.journal.log(
             "info",
             "config.reloaded",
-            changed=plan.changed,
-            needs_restart=plan.needs_restart,
-            restarts=restarts,
+            changed=result.changed,
+            needs_restart=result.needs_restart,
+            restarts=result.restarts,
+            held=[f"{name}: {reason}" for name, reason in result.held],
             sha256=plan.config.sha256,
             owner=wish.owner,
         )
         self.exporter.reloaded(ok=True)
-        self._done(wish, Reloaded(plan.changed, plan.needs_restart, restarts))
-        self._order(plan, restarts)
 
     def _done(self, wish: Wish, result: Reloaded) -> None:
-        self._current = None
+        self._current, self.care.busy = None, False
         wish.answer(result)
         self._next()
 
-    def _switch(self, plan: Plan) -> tuple[str, ...]:
-        """Nothing here can fail half way: all was made before. The engines that are to restart."""
-        before, at = self.planner.now.config, time.monotonic()
-        acts = plan.config.watchdog.mode.value == Mode.ACT.value
-        restarts = tuple(name for name in plan.restarts if acts and self._wanted(name))
+    def _changed(self, plan: Plan) -> _Change:
+        """All that could fail of the switch; nothing has changed after it."""
+        leaving = self._leaving(plan)
         rules = (rule_set.of(self.planner.now.rules), rule_set.of(plan.rules))
-        leaving = {
-            name: self.planner.crew.leaving.get(name, engine.history.wanted)
-            for name, engine in self.loop.state.engines.items()
-            if name not in plan.config.engine
-        }
         order = reload.NewOrder(
             rules=rules,
             engines=plan.engines,
             comers=plan.states,
             mode=Mode(plan.config.watchdog.mode.value),
             dropped=plan.dropped,
+            histories=self._histories(plan),
         )
-        self.planner.now.config, self.planner.now.rules = plan.config, plan.rules
-        self._settings = {settings.name: settings for settings in plan.engines}
-        self.planner.crew.change(plan.muster, leaving)
-        self.planner.memory.leaving = leaving
-        self.planner.locks.add(plan.locks)
-        self.planner.lookout.switch(plan.looking)
-        state, records = reload.reloaded(self.loop.state, at, order)
-        self.loop.switch(
-            state,
-            plan.rules,
-            plan.config.policy.core(),
-            max(outer_limit(before), outer_limit(plan.config)),
-        )
-        self._write(records)
-        self._introduce(plan)
-        self.on_switch()
-        in_background(self.planner.lookout.settle, "reload-settle")
-        return restarts
-
-    def _wanted(self, name: str) -> bool:
-        """Whether it is meant to run; what its operator stopped starts as it is then."""
-        engine = self.loop.state.engines.get(name)
-        if engine is None:
-            return False
-        return self.planner.crew.leaving.get(name, engine.history.wanted)
-
-    def _introduce(self, plan: Plan) -> None:
-        """Facts about who comes are taken in before anything is decided about it."""
         settings = plan.config.policy.core()
+        state, records = reload.reloaded(self.loop.state, time.monotonic(), order)
         for name, engine in plan.muster.comers.items():
+            # Facts about who comes are taken in before anything is decided about it.
             for event in (*engine.mailbox.open(), *plan.facts.get(name, ())):
-                self.loop.state, records = facts.took(self.loop.state, event, settings)
-                self._write(records)
+                state, more = facts.took(state, event, settings)
+                records = (*records, *more)
+        return _Change(state, records, rules[1], settings, leaving)
+
+    def _leaving(self, plan: Plan) -> dict[str, RestartHistory]:
+        """Who is to end, with the account from before that."""
+        before = self.planner.crew.leaving
+        known = {
+            name: before.get(name, engine.history)
+            for name, engine in self.loop.state.engines.items()
+            if name not in plan.config.engine
+        }
+        return {**known, **plan.accounts}
+
+    def _histories(self, plan: Plan) -> dict[str, RestartHistory]:
+        """Who comes back has the account that it had; who is no standby any more is wanted."""
+        found = {}
+        for name, config in plan.config.engine.items():
+            engine = self.loop.state.engines.get(name)
+            if engine is None:
+                continue
+            known = self.planner.crew.leaving.get(name, engine.history)
+            history = replace(known, starts=engine.history.starts)
+            was = self.planner.crew.engines[name].config
+            awaited = was.standby and not config.standby
+            if awaited and history.stopped_by is StoppedBy.NOBODY:
+                history = replace(history, wanted=True)
+            if history != engine.history:
+                found[name] = history
+        return found
+
+    def _switch(self, plan: Plan, change: _Change) -> Reloaded:
+        """Assignments alone: whatever can fail was done before."""
+        planner = self.planner
+        planner.now.config, planner.now.rules = plan.config, plan.rules
+        planner.crew.change(plan.muster, change.leaving)
+        planner.memory.leaving = change.leaving
+        planner.locks.add(plan.locks)
+        planner.lookout.switch(plan.looking)
+        self.loop.switch(change.state, change.rules, change.settings)
+        in_background(planner.lookout.settle, "reload-settle")
+        wanted = [n for n in self._due(plan) if change.state.engines[n].history.wanted]
+        held = {name: reason for name in wanted if (reason := self.care.restraint(name))}
+        owed = {name: held.get(name, "") for name in wanted}
+        self.care.switched({one.name: one for one in plan.engines}, owed)
+        restarts = tuple(name for name in wanted if name not in held)
+        return Reloaded(plan.changed, plan.needs_restart, restarts, tuple(held.items()))
+
+    def _due(self, plan: Plan) -> tuple[str, ...]:
+        """Who is to restart by this file, or was by one before and has not run since."""
+        engines = self.planner.crew.engines
+        return tuple(
+            name
+            for name in plan.config.engine
+            if name in plan.restarts
+            or (self.care.owed.get(name) and engines[name].supervised.present is None)
+        )
 
     def _order(self, plan: Plan, restarts: tuple[str, ...]) -> None:
         """As an operator would: what leaves is drained and ended, what changed starts anew."""
         self.loop.take(Tick(time.monotonic()))
         if plan.config.watchdog.mode.value == Mode.ACT.value:
             for name in self.planner.crew.leaving:
-                self._stop(name)
+                self.care.stop(name)
             for name in restarts:
-                self.loop.take(
-                    Commanded(time.monotonic(), Verb.RESTART, name, reason=_WHY, owner=OWNER)
-                )
-        self.inbox.post(Task(self.tend))
-
-    def _stop(self, name: str) -> None:
-        self.loop.take(Commanded(time.monotonic(), Verb.STOP, name, reason=_GONE, owner=OWNER))
-
-    # --- afterwards ---------------------------------------------------------------------------
-
-    def watch(self, event: Event, _: Step) -> None:
-        """A watcher of the loop: what runs with new settings, and who has left."""
-        if isinstance(event, EngineSpawned):
-            engine = self.planner.crew.engines.get(event.engine)
-            settings = self._settings.get(event.engine)
-            fresh = engine is not None and engine.supervised.present is engine.supervised.settings
-            if settings is not None and fresh:
-                self.loop.state = reload.settled(self.loop.state, settings)
-        if self.planner.crew.leaving or isinstance(event, EngineSpawned):
-            self.inbox.post(Task(self.tend))
-
-    def tend(self) -> None:
-        """Forget who has left, once nothing of it lives, and let go of ports nobody has."""
-        if self._current is not None:
-            return
-        for name in tuple(self.planner.crew.leaving):
-            engine = self.loop.state.engines[name]
-            rests = not engine.in_flight and engine.pending is None
-            observes = self.loop.state.mode is not Mode.ACT
-            if observes or (rests and engine.process is ProcessState.STOPPED):
-                self._part(name)
-            elif rests and engine.history.wanted and not self.loop.state.shutting_down:
-                self._stop(name)  # somebody started it again meanwhile
-        self.planner.locks.keep(self.planner.crew.ports())
-
-    def _part(self, name: str) -> None:
-        gone = self.planner.crew.drop(name)
-        self.planner.memory.leaving = self.planner.crew.leaving
-        self.planner.lookout.drop(name)
-        self.loop.state, records = reload.forgotten(self.loop.state, name, time.monotonic())
-        self._write((*records, Record("engine.forgotten", "info", (("engine", name),))))
-
-        def settle() -> None:
-            gone.actor.close()
-            gone.supervised.leave()
-            self.planner.lookout.settle()
-
-        in_background(settle, "reload-settle")
+                self.care.restart(name)
+        self.care.tend_soon()
 
     def _write(self, records: tuple[Record, ...]) -> None:
         for record in records:
@@ -265,3 +266,7 @@ class Reloader:
         stopping = Reloaded(errors=(STOPPING,), stopping=True)
         for wish in (*self._wishes, *([self._current] if self._current else ())):
             wish.answer(stopping)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"cannot reload: {type(error).__name__}: {error}".split())

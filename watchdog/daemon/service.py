@@ -14,9 +14,10 @@ from watchdog import config as configuration
 from watchdog.core import facts, policy
 from watchdog.core.model import Commanded, Event, Mode, ProcessState, Verb
 from watchdog.core.state import State, Step
+from watchdog.daemon.aftercare import Aftercare
 from watchdog.daemon.box import EngineBox
 from watchdog.daemon.configured import Source
-from watchdog.daemon.crew import Crew, Muster, adopted
+from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
 from watchdog.daemon.front import Front
 from watchdog.daemon.gates import Gates
 from watchdog.daemon.locks import Locks
@@ -25,11 +26,11 @@ from watchdog.daemon.loop import Loop
 from watchdog.daemon.memory import Memory
 from watchdog.daemon.plan import InForce, Planner
 from watchdog.daemon.reload import Reloader
+from watchdog.daemon.strays import living, ports_left, strays
 from watchdog.daemon.wiring import (
     Makings,
     build_probes,
     core_settings,
-    outer_limit,
     period_of,
 )
 from watchdog.inbox import Inbox, Signalled
@@ -65,6 +66,7 @@ class Service:
         durable: bool,
     ) -> None:
         self._now = now
+        self._locks = locks
         self._config_hash = now.config.sha256
         self._journal = journal
         self._state_dir = state_dir
@@ -82,11 +84,11 @@ class Service:
         self._box = EngineBox({}, self._store)
         self._gates = Gates(self._specs, self._box, {})
         self._crew = Crew(self._box)
+        self._gates.patience, self._gates.unwanted = self._crew.patience, self._is_unwanted
+        self._gates.hurried = lambda: self._loop.state.shutting_down
         self._take_up()
         makings = self._makings(durable=durable)
-        self._crew.change(
-            Muster({name: makings.engine(name, e) for name, e in now.config.engine.items()}, {}), {}
-        )
+        state = self._muster(makings, state)
         self._schedule = Schedule(self._job_failed)
         self._lookout = Lookout(self._schedule, self._looking())
         self._exporter = Exporter(self._specs, self._snapshot)
@@ -95,7 +97,12 @@ class Service:
         self._loop = self._build_loop(state)
         self._reloader = self._build_reloader(source, makings, locks)
         self._front = Front(
-            self._loop, self._inbox, self._exporter, self._snapshot, self._reloader.ask
+            self._loop,
+            self._inbox,
+            self._exporter,
+            self._snapshot,
+            self._reloader.ask,
+            lambda: self._crew.leaving,
         )
         self._servers = self._build_servers(durable=durable)
 
@@ -117,6 +124,7 @@ class Service:
             server.start()
         self._begin_probes()
         self._record_anew()
+        self._care.begin()
         self._loop.run()
         return self._end()
 
@@ -135,9 +143,26 @@ class Service:
         state = self._memory.recall(settings, standby)
         return replace(state, mode=Mode(config.watchdog.mode.value))
 
+    def _muster(self, makings: Makings, state: State) -> State:
+        """The engines of the configuration, and those of an earlier one that have to end."""
+        engines = {name: makings.engine(name, e) for name, e in self._now.config.engine.items()}
+        found = {}
+        if state.mode is Mode.ACT:
+            found = strays(makings, self._memory, engines)
+        for name, pid in living(self._store, self._household, engines | found).items():
+            self._warn(f"engine {name} (process {pid}) runs and is not configured: it is let be")
+        accounts = {name: stray.account for name, stray in found.items()}
+        came = {name: stray.engine for name, stray in found.items()}
+        self._crew.change(Muster(engines | came, {}), accounts)
+        self._memory.leaving = accounts
+        self._locks.add(self._locks.available(ports_left(self._store, engines | came)))
+        return replace(
+            state, engines={**state.engines, **{n: one.state for n, one in found.items()}}
+        )
+
     def _makings(self, *, durable: bool) -> Makings:
         return Makings(
-            _log_dir(self._state_dir, durable=durable),
+            self._state_dir if durable else Path(tempfile.mkdtemp(prefix="vw-log-")),
             Surroundings(self._household, self._exit_watch, self._store, self._inbox.post),
             registry.actions(),
             self._published,
@@ -172,7 +197,7 @@ class Service:
             ),
             on_signal=self._signalled,
             on_error=self._loop_failed,
-            outer_limit=outer_limit(self._now.config),
+            outer_limit=self._crew.patience,
         )
 
     def _build_reloader(self, source: Source, makings: Makings, locks: Locks) -> Reloader:
@@ -188,12 +213,14 @@ class Service:
             memory=self._memory,
             box=self._box,
         )
+        self._care = Aftercare(planner, self._loop, self._inbox, self._journal, self._switched)
         return Reloader(
             planner=planner,
             loop=self._loop,
             inbox=self._inbox,
             journal=self._journal,
             exporter=self._exporter,
+            care=self._care,
             on_switch=self._switched,
         )
 
@@ -210,7 +237,6 @@ class Service:
         config = self._now.config
         self._config_hash = config.sha256
         self._gates.floors = config.probes["driver"].settings.floors
-        self._gates.patience = outer_limit(config)
 
     def _build_servers(self, *, durable: bool) -> list[Server]:
         self._host, port = configuration.listen_address(self._now.config.watchdog.listen)
@@ -229,6 +255,8 @@ class Service:
             found = adopted(engine, self._store, clean_up=acts)
             for event in (*engine.mailbox.open(), *found):
                 self._take_fact(event)
+            known = self._loop.state.engines[engine.supervised.name]
+            self._loop.state = self._loop.state.with_engine(as_it_runs(known, engine))
 
     def _take_fact(self, event: Event) -> None:
         state, records = facts.took(self._loop.state, event, self._now.config.policy.core())
@@ -249,10 +277,12 @@ class Service:
         self._lookout.close()
         for server in self._servers:
             server.stop()
+        self._gates.close()
         for engine in self._crew.engines.values():
             engine.actor.close()
+            if engine.supervised.is_left:
+                self._journal.log("info", "engine.left", engine=engine.supervised.name)
             engine.supervised.leave()
-        self._gates.close()
         self._exit_watch.close()
         self._recorder.close()
         self._store.close()
@@ -277,10 +307,10 @@ class Service:
         self._memory.keep(step)
 
     def _watch_reload(self, event: Event, step: Step) -> None:
-        self._reloader.watch(event, step)
+        self._care.watch(event, step)
 
     def _consider_exit(self, _: Event, step: Step) -> None:
-        if step.state.shutting_down:
+        if step.state.shutting_down and not self._leave:
             self._gates.end()
         exits = self._now.config.policy.on_give_up is configuration.OnGiveUp.EXIT
         if exits and not step.state.shutting_down and _all_given_up(step.state):
@@ -298,8 +328,22 @@ class Service:
         observing = self._loop.state.mode is not Mode.ACT
         if number == signal.SIGQUIT or observing:
             self._leave = True
+        if self._leave:
+            self._let_be()
         verb = Verb.LEAVE if self._leave else Verb.SHUTDOWN
         return Commanded(time.monotonic(), verb, owner=signal.Signals(number).name)
+
+    def _let_be(self) -> None:
+        """A restart that still drains is not made; one that signals already starts anew first."""
+        for name, engine in self._loop.state.engines.items():
+            if engine.in_flight == "restart_engine" and engine.pending is None:
+                self._crew.engines[name].supervised.let_be()
+
+    def _is_unwanted(self, name: str) -> bool:
+        engine = self._loop.state.engines.get(name)
+        if engine is None:
+            return False
+        return engine.pending in {Verb.STOP, Verb.SHUTDOWN}
 
     def _loop_failed(self, event: Event, error: Exception) -> None:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -347,11 +391,6 @@ class Service:
             events_lost=self._recorder.lost,
             inbox_depth=self._inbox.depth(),
         )
-
-
-def _log_dir(state_dir: Path, *, durable: bool) -> Path:
-    """Where engines log: a temporary directory when nothing can be kept."""
-    return state_dir if durable else Path(tempfile.mkdtemp(prefix="vw-log-"))
 
 
 def _all_given_up(state: State) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -11,7 +11,7 @@ from typing import cast
 from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig
 from watchdog.contracts import ActionSpec, Box, EngineTarget, Probe, ProbeSpec
-from watchdog.core.model import Event, Subject, SubjectKind, engine_subject
+from watchdog.core.model import Event, Seconds, Subject, SubjectKind, engine_subject
 from watchdog.core.state import EngineSettings as CoreSettings
 from watchdog.core.state import EngineState, State
 from watchdog.daemon.engines import Target, requests_in
@@ -19,7 +19,9 @@ from watchdog.daemon.following import Following
 from watchdog.daemon.gates import Gates, assigned, visible
 from watchdog.daemon.mailbox import Mailbox
 from watchdog.executor import Actor
+from watchdog.ledger import GenerationRecord
 from watchdog.runner import ProbeRun
+from watchdog.supervisor import launched
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
 from watchdog.supervisor.ladder import StopSettings
 from watchdog.supervisor.spawn import Launch, lasting
@@ -56,9 +58,16 @@ class Makings:
 
     def engine(self, name: str, config: EngineConfig) -> Engine:
         """A new one; nothing is started, and its events are kept until its mailbox is opened."""
+        return self._made(config, self.settings(name, config))
+
+    def stray(self, record: GenerationRecord) -> Engine:
+        """As ``engine``, of one that is not configured: it is only ever stopped."""
+        config = EngineConfig(command=record.command)
+        return self._made(config, EngineSettings(*launched.stray(record)))
+
+    def _made(self, config: EngineConfig, settings: EngineSettings) -> Engine:
         mailbox = Mailbox(self.around.notify)
-        around = replace(self.around, notify=mailbox)
-        supervised = SupervisedEngine(self.settings(name, config), around)
+        supervised = SupervisedEngine(settings, replace(self.around, notify=mailbox))
         return Engine(
             config,
             supervised,
@@ -164,11 +173,10 @@ def build_probe(
     )
 
 
-def outer_limit(config: Config) -> float:
-    """Seconds after which a shutdown is given up: more than any engine's stop ladder may take."""
-    ladders = (engine.stop for engine in config.engine.values())
+def outer_limit(ladders: Iterable[StopSettings]) -> Seconds:
+    """Seconds after which a shutdown is given up: more than any of these stop ladders may take."""
     longest = max(
-        (s.drain_timeout + 2 * s.term_timeout + s.kill_timeout for s in ladders), default=0
+        (s.drain_timeout + 2 * s.term_timeout + s.kill_timeout for s in ladders), default=0.0
     )
     return longest + _SHUTDOWN_SLACK
 

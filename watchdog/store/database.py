@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 FILE = "store.sqlite3"
-VERSION = 1
+VERSION = 2
 """Of the schema. Versions only add, so that an older watchdog can use a newer file."""
 
 Warn = Callable[[str], None]
@@ -32,7 +32,8 @@ CREATE TABLE IF NOT EXISTS generations (
   port INTEGER NOT NULL, command TEXT NOT NULL, boot_id TEXT NOT NULL,
   planned_at REAL NOT NULL, planned_wall REAL NOT NULL,
   pid INTEGER, start_ticks INTEGER, spawned_at REAL, spawned_wall REAL,
-  ready_at REAL, ready_wall REAL, ended_wall REAL, exit_code INTEGER, signal INTEGER, cause TEXT);
+  ready_at REAL, ready_wall REAL, ended_wall REAL, exit_code INTEGER, signal INTEGER, cause TEXT,
+  launched TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS generations_living ON generations (engine) WHERE state != 'ended';
 CREATE TABLE IF NOT EXISTS members (
   generation TEXT NOT NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL,
@@ -209,7 +210,7 @@ def _copied(source: sqlite3.Connection) -> sqlite3.Connection | None:
     try:
         source.backup(copy)
         whole: bool = copy.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-        copy.executescript(_SCHEMA)
+        _add_missing(copy)
     except sqlite3.Error:
         whole = False
     if not whole:
@@ -243,11 +244,20 @@ def _prepare(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        _add_missing(connection)
         connection.execute(f"PRAGMA user_version={max(VERSION, int(version))}")
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             raise _CorruptError(str(error)) from None
         raise
+
+
+def _add_missing(connection: sqlite3.Connection) -> None:
+    """Tables and columns that an older version did not have."""
+    connection.executescript(_SCHEMA)
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(generations)")}
+    if "launched" not in columns:
+        connection.execute("ALTER TABLE generations ADD COLUMN launched TEXT NOT NULL DEFAULT ''")
 
 
 def _transact(connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:

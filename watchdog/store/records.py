@@ -165,6 +165,10 @@ class Store:
         )
         return tuple(_record(row) for row in rows)
 
+    def engines(self, boot_id: str) -> tuple[str, ...]:
+        """See ``Ledger``."""
+        return tuple(str(name) for (name,) in self._database.read(sql.ENGINES, (boot_id,)))
+
     def history(self, engine: str, limit: int = KEPT_GENERATIONS) -> tuple[EndedGeneration, ...]:
         """The generations that ended, the newest first."""
         rows = self._database.read(

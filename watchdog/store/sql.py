@@ -3,8 +3,8 @@
 PLAN = """
 INSERT OR REPLACE INTO generations (
   state, id, engine, tempdir, log_path, log_offset, port, command, boot_id,
-  planned_at, planned_wall, pid, start_ticks, spawned_at, ready_at)
-VALUES ('planned', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  planned_at, planned_wall, pid, start_ticks, spawned_at, ready_at, launched)
+VALUES ('planned', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 COUNT_START = """
@@ -32,8 +32,12 @@ WHERE id = ? AND state != 'ended'
 
 LIVING = """
 SELECT id, engine, tempdir, log_path, log_offset, port, command, boot_id,
-  planned_at, planned_wall, pid, start_ticks, spawned_at, ready_at
+  planned_at, planned_wall, pid, start_ticks, spawned_at, ready_at, launched
 FROM generations WHERE engine = ? AND state != 'ended' ORDER BY serial DESC
+"""
+
+ENGINES = """
+SELECT DISTINCT engine FROM generations WHERE state != 'ended' AND boot_id = ? ORDER BY engine
 """
 
 HISTORY = """

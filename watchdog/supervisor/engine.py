@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from watchdog import procfs
 from watchdog.contracts import ActionError, Endpoint, ProcessInfo
 from watchdog.core.model import Cause, EngineExited, EngineSpawned, Event, Seconds
 from watchdog.ledger import GenerationRecord, Ledger
-from watchdog.supervisor import adoption, causes, identity, tempdirs
+from watchdog.supervisor import adoption, causes, identity, launched, tempdirs
 from watchdog.supervisor.adoption import Adoption
 from watchdog.supervisor.exits import ExitStatus, ExitWatch, exit_status
 from watchdog.supervisor.gate import GateStep, Refusal, pass_gate, port_free
@@ -25,10 +25,13 @@ from watchdog.supervisor.ladder import (
     unknown_requests,
 )
 from watchdog.supervisor.members import MemberTable, key
-from watchdog.supervisor.spawn import Launch, environment, lasting, spawn, without_secrets
+from watchdog.supervisor.spawn import Launch, environment, lasting, spawn
 
 _LOOK_PERIOD = 0.2
 """Several probes look in the same moment: one look at the set serves them all."""
+
+_HANDS_OFF: Seconds = 5.0
+"""How long an end waits for hands that are still at it."""
 
 _NEVER: tuple[Seconds, str, tuple[ProcessInfo, ...]] = (0.0, "", ())
 
@@ -62,8 +65,8 @@ class SupervisedEngine:
     """Implements ``EngineControl``, and ``processes`` and ``log_bytes`` of ``EngineTarget``.
 
     A generation keeps the settings that it was started with; new ones are for the next start.
-    ``start``, ``stop``, ``adopt`` and ``leave`` belong to the engine's actor thread; everything
-    else may be called from any thread.
+    ``start``, ``stop`` and ``adopt`` belong to the engine's actor thread, and ``leave`` waits for
+    them; everything else may be called from any thread.
     """
 
     def __init__(self, settings: EngineSettings, surroundings: Surroundings) -> None:
@@ -72,6 +75,9 @@ class SupervisedEngine:
         self._around = surroundings
         self._generation: Generation | None = None
         self._looked = _NEVER
+        self._hands = threading.RLock()
+        self._let_be = threading.Event()
+        self._is_left = False
 
     @property
     def name(self) -> str:
@@ -91,6 +97,22 @@ class SupervisedEngine:
     def reconfigure(self, settings: EngineSettings) -> None:
         """Start with ``settings`` the next time. What runs, or starts just now, is not touched."""
         self._settings = settings
+
+    def is_outdated(self, settings: EngineSettings | None = None) -> bool:
+        """Whether something lives that ``settings`` (those of the next start) start otherwise."""
+        generation, wanted = self._generation, settings or self._settings
+        return generation is not None and launched.differs(
+            generation.record, wanted.launch, wanted.endpoint
+        )
+
+    def let_be(self) -> None:
+        """Begin no stop that has signalled nobody yet, nor the start after it: we leave."""
+        self._let_be.set()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a restart was let be: it runs as it did."""
+        return self._is_left
 
     @property
     def endpoint(self) -> Endpoint:
@@ -145,6 +167,11 @@ class SupervisedEngine:
 
         What a crashed generation left is ended first; a living leader refuses the start.
         """
+        with self._hands:
+            if not self._is_left:
+                self._start(cause)
+
+    def _start(self, cause: Cause) -> None:
         settings = self._settings  # all of one start has the same, whoever reconfigures meanwhile
         pass_gate(
             (
@@ -185,19 +212,7 @@ class SupervisedEngine:
         return None
 
     def _plan(self, settings: EngineSettings) -> GenerationRecord:
-        launch = settings.launch
-        record = GenerationRecord(
-            id=os.urandom(8).hex(),
-            engine=self.name,
-            tempdir=str(tempdirs.name()),
-            log_path=str(launch.log_path),
-            log_offset=_size(launch.log_path),
-            port=settings.endpoint.port,
-            command=without_secrets(launch.command),
-            boot_id=procfs.boot_id(),
-            planned_at=time.monotonic(),
-            planned_wall=time.time(),
-        )
+        record = launched.planned(settings.launch, settings.endpoint, settings.stop)
         self._around.ledger.planned(record)
         self._around.household.generation_began(record.id)
         return record
@@ -258,6 +273,10 @@ class SupervisedEngine:
 
     def stop(self, *, drain: bool, cause: Cause) -> None:
         """Run the ladder until the set is proven empty; raises ActionError(unkillable=True)."""
+        with self._hands:
+            self._stop(drain=drain, cause=cause)
+
+    def _stop(self, *, drain: bool, cause: Cause) -> None:
         generation = self._generation
         if generation is None:
             return
@@ -270,8 +289,11 @@ class SupervisedEngine:
             self._around.household,
             (self._present or self._settings).stop,
             self._settings.running_requests,
+            self._let_be.is_set,
         )
-        ladder.run(drain=drain, cause=cause)
+        if not ladder.run(drain=drain, cause=cause):
+            generation.asked, self._is_left = None, True
+            return
         self._over(generation)
 
     def _note_death(self, generation: Generation) -> None:
@@ -308,6 +330,10 @@ class SupervisedEngine:
 
         Without ``clean_up`` (observing) nothing is signalled. Raises ActionError(unkillable=True).
         """
+        with self._hands:
+            return self._adopt(clean_up=clean_up)
+
+    def _adopt(self, *, clean_up: bool) -> Adoption:
         found = adoption.look(self.name, self._around.ledger, self._around.household)
         if clean_up:
             for record, table in found.remains:
@@ -315,9 +341,10 @@ class SupervisedEngine:
         if found.adopted is None:
             return Adoption(ended=tuple(record.id for record, _ in found.remains))
         generation = found.adopted
-        self._present = self._settings
+        record, settings = generation.record, self._settings
+        was = launched.of_record(record, settings.launch, settings.endpoint, settings.stop)
+        self._present = replace(settings, launch=was[0], endpoint=was[1], stop=was[2])
         self._generation = generation
-        record = generation.record
         self._around.household.generation_began(record.id)
         self._around.notify(
             EngineSpawned(
@@ -344,6 +371,14 @@ class SupervisedEngine:
 
     def leave(self) -> None:
         """Let go of the engine and leave it running for the next watchdog."""
+        sure = self._hands.acquire(timeout=_HANDS_OFF)  # hung hands must not keep us alive
+        try:
+            self._leave()
+        finally:
+            if sure:
+                self._hands.release()
+
+    def _leave(self) -> None:
         generation = self._generation
         if generation is None:
             return
@@ -355,10 +390,3 @@ class SupervisedEngine:
         self._around.household.generation_over(generation.record.id)
         generation.close()
         self._generation = self._present = None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -55,41 +55,51 @@ class StopLadder:
         household: Household,
         settings: StopSettings,
         running_requests: RunningRequests = unknown_requests,
+        let_be: Callable[[], bool] = lambda: False,
     ) -> None:
         self._table = table
         self._household = household
         self._settings = settings
         self._running_requests = running_requests
+        self._let_be = let_be
 
-    def run(self, *, drain: bool, cause: Cause) -> None:
-        """Climb until nobody lives; raises ActionError(unkillable=True) with the survivors."""
+    def run(self, *, drain: bool, cause: Cause) -> bool:
+        """Climb until nobody lives; raises ActionError(unkillable=True) with the survivors.
+
+        False, and nobody was signalled, when it was to ``let_be`` before the end of the drain.
+        """
         began = time.monotonic()
         leader = self._table.leader
         pidfd = identity.open_pidfd(*leader) if leader is not None else None
         if pidfd is not None:
             try:
-                self._ask(pidfd, began, drain=drain, cause=cause)
+                if not self._ask(pidfd, began, drain=drain, cause=cause):
+                    return False
             finally:
                 os.close(pidfd)
         self._kill_and_prove()
+        return True
 
     # --- asking -------------------------------------------------------------------------------
 
-    def _ask(self, leader: int, began: Seconds, *, drain: bool, cause: Cause) -> None:
+    def _ask(self, leader: int, began: Seconds, *, drain: bool, cause: Cause) -> bool:
         if identity.gone(leader):
-            return  # a headless set cannot finish anything
+            return True  # a headless set cannot finish anything
         self._table.refresh()  # while the leader can still lead us to its children
         if drain:
             self._drain(leader, began + self._settings.drain_timeout)
+            if self._let_be() and not identity.gone(leader):
+                return False
         term = self._settings.term_timeout
         if cause is Cause.OPERATOR:
             self._term_leader(leader, term)
             self._term_set(min(_SET_TERM, term / 2))
         else:
             self._term_leader(leader, min(term, _FAILED_TERM))
+        return True
 
     def _drain(self, leader: int, deadline: Seconds) -> None:
-        while self._running_requests() != 0 and not identity.gone(leader):
+        while self._running_requests() != 0 and not identity.gone(leader) and not self._let_be():
             left = deadline - time.monotonic()
             if left <= 0:
                 return

@@ -58,6 +58,12 @@ class MemoryLedger:
         with self._lock:
             return tuple(r for r in reversed(self._records.values()) if r.engine == engine)
 
+    def engines(self, boot_id: str) -> tuple[str, ...]:
+        """See ``Ledger``."""
+        with self._lock:
+            found = (r.engine for r in self._records.values() if r.boot_id == boot_id)
+            return tuple(dict.fromkeys(found))
+
     def members_of(self, generation: str) -> _Members:
         """See ``Ledger``."""
         with self._lock:
