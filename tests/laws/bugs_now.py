@@ -45,8 +45,8 @@ NOW = (
     Mutant(
         "windows-hold-pauses",
         "engine.py",
-        "series = {key: one for key, one in work.state.series.items() if key[1] not in names}",
-        "series = work.state.series",
+        "work.state = views.without_windows(work.state, names)",
+        "pass",
         "what piled up during a pause is acted upon when it ends",
         ANY,
     ),

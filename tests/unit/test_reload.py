@@ -81,13 +81,35 @@ def test_what_fires_goes_on_and_what_was_pending_holds_anew() -> None:
     """An unchanged rule keeps its finding; nine seconds of a ``for`` of ten count for nothing."""
     story = watching(SICK, SLOW)
     story.take(told(9.0, sick=True))
-    assert reloaded(story, SICK, SLOW, at=9.5) == ()
+    other = replace(SICK, name="other", hold_for=1e6)
+    assert reloaded(story, SICK, SLOW, other, at=9.5) == ()
     assert fires(story) == {"sick"}
     story.take(told(10.0, sick=True))
     story.take(told(19.0, sick=True))
     assert fires(story) == {"sick"}
     story.take(told(20.0, sick=True))
     assert fires(story) == {"sick", "slow"}
+
+
+def test_a_reload_that_changes_nothing_takes_nothing_back() -> None:
+    """Who reloads every few seconds does not keep a rule from ever firing."""
+    story = watching(SICK, SLOW)
+    for second in range(1, 10):
+        before = story.state
+        assert reloaded(story, SICK, SLOW, at=second + 0.5) == ()
+        assert story.state is before
+        story.take(told(second + 0.6, sick=True))
+    assert fires(story) == {"sick"}
+    story.take(told(10.0, sick=True))
+    assert fires(story) == {"sick", "slow"}
+
+
+def test_a_probe_that_looks_no_more_leaves_no_finding() -> None:
+    """What its samples had shown is resolved with it: nobody would ever ask again."""
+    story = watching(SICK)
+    (record,) = reloaded(story, SICK, dropped=frozenset({"box"}))
+    assert (record.event, dict(record.keys)["rule"]) == ("finding.resolved", "sick")
+    assert fires(story) == set()
 
 
 @pytest.mark.parametrize("after", [(), (replace(SICK, hold_for=5.0),)], ids=["gone", "changed"])
@@ -104,14 +126,15 @@ def test_a_finding_ends_with_its_rule(after: tuple[Rule, ...]) -> None:
 
 
 def test_what_was_only_observed_is_not_acted_upon_by_a_change_of_mode() -> None:
-    """From observe to act a dead engine is found anew before anything is decided about it."""
+    """From observe to act what was found must hold anew before anything is decided about it."""
     story = serving()
     story.state = replace(story.state, mode=Mode.OBSERVE)
     story.exited(10.0)
     held = {seen.held for seen in story.state.watches.values() if seen.firing is not None}
     assert held == {HoldReason.OBSERVE}
     reloaded(story, *rule_set.of(story.rule_set), at=11.0, mode=Mode.ACT)
-    assert fires(story) == set()
+    assert fires(story) == {"engine-dead"}
+    assert all(seen.pending_since is None for seen in story.state.watches.values())
     assert story.acts == []
     story.tick(11.0)
     assert [decision.action for decision in story.acts] == ["restart_engine"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from watchdog.core import incidents, ladder, views
-from watchdog.core.model import HOST, HoldReason, Mode, ProcessState, Record, Seconds
+from watchdog.core.model import HOST, Mode, ProcessState, Record, Seconds
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import WatchKey
 from watchdog.core.state import EngineSettings, EngineState, Parts, RestartHistory, State, Watch
@@ -50,21 +50,27 @@ def reloaded(state: State, at: Seconds, order: NewOrder) -> _Done:
     Engines that are not configured any more stay, last, until they are forgotten. Histories,
     tracks, incidents and the pause are what they were.
     """
-    changed = _changed(*order.rules)
+    ended = _changed(*order.rules) | _blinded(state, order)
+    engines = _engines(state, order)
+    same = (order.rules[0].rules, order.mode, engines)
+    if not ended and same == (order.rules[1].rules, state.mode, state.engines):
+        return state, ()  # a reload that changes nothing takes nothing back
+    state, records = _without_findings(state, at, lambda key, _: key[0] in ended)
     acts = order.mode is Mode.ACT and state.mode is not Mode.ACT
-
-    def begins_anew(key: WatchKey, seen: Watch) -> bool:
-        held_back = acts and seen.held is HoldReason.OBSERVE
-        return key[0] in changed or held_back
-
-    state, records = _without_findings(state, at, begins_anew)
-    watches = {key: seen for key, seen in state.watches.items() if seen.firing is not None}
+    watches = {
+        key: replace(seen, pending_since=None, held=None) if acts else seen
+        for key, seen in state.watches.items()
+        if seen.firing is not None
+    }
+    names = order.rules[1].by_name
+    tracks = {key: track for key, track in state.tracks.items() if key[0] in names}
     state = replace(
         state,
         watches=watches,
+        tracks=tracks if len(tracks) < len(state.tracks) else state.tracks,
         judged=frozenset(),
         mode=order.mode,
-        engines=_engines(state, order),
+        engines=engines,
     )
     return _without_probes(_with_windows_of(state, order.rules[1]), order), records
 
@@ -103,6 +109,16 @@ def forgotten(state: State, name: str, at: Seconds) -> _Done:
 def _changed(old: RuleSet, new: RuleSet) -> frozenset[str]:
     """Names of the rules that are not what they were, the gone ones included."""
     return frozenset(name for name, rule in old.by_name.items() if new.by_name.get(name) != rule)
+
+
+def _blinded(state: State, order: NewOrder) -> frozenset[str]:
+    """Rules about samples of a probe that looks no more: nobody would ever ask them again."""
+    gone = order.dropped & {probe for probe, _ in state.readings}
+    return frozenset(
+        rule.name
+        for rule in order.rules[1]
+        if gone & {name.partition(".")[0] for name in rule.when.samples}
+    )
 
 
 def _without_findings(state: State, at: Seconds, ends: Callable[[WatchKey, Watch], bool]) -> _Done:

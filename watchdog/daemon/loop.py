@@ -70,7 +70,7 @@ class Loop:
         """Turn until a shutdown is complete."""
         self.take(Tick(time.monotonic()))
         while not self._finished():
-            self.turned_at = now = time.monotonic()
+            now = time.monotonic()
             wake_in = _HEARTBEAT if self._wake_at is None else self._wake_at - now
             self._handle(self._inbox.next(min(max(wake_in, 0.0), _HEARTBEAT)))
             if time.monotonic() - self._ticked_at >= _HEARTBEAT:
@@ -111,9 +111,8 @@ class Loop:
             self._on_error(event, error)
 
     def _turn(self, event: Event) -> None:
-        self.turned_at = time.monotonic()
         if isinstance(event, Tick):
-            self._ticked_at = self.turned_at
+            self._ticked_at = time.monotonic()
         done = step(self.state, event, self._rules, self._settings)
         self.state = done.state
         self._wake_at = done.wake_at
@@ -124,6 +123,7 @@ class Loop:
         self._answer()
         if self.state.shutting_down and self._leave_by is None:
             self._leave_by = event.at + self._outer_limit()
+        self.turned_at = time.monotonic()  # a step that fails is no turn
 
     def _carry_out(self, decision: Decision) -> None:
         if decision.hold is None:
