@@ -21,7 +21,7 @@ class Broken:
     windows: tuple[Window, ...] = ()
     mended = False
 
-    def __call__(self, view: View) -> bool | None:
+    def __call__(self, view: View) -> bool | None:  # noqa: ARG002 - the contract
         """Raises, or knows nothing."""
         if not self.mended:
             raise RuntimeError("a bug")
