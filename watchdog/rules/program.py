@@ -18,7 +18,6 @@ from watchdog.rules.drafts import Labelled, MacroName, Place, Sample, SampleType
 
 _MOST_OPEN = 4
 """Windows of one expression that may be uncovered; further ones are not known at all."""
-_MOST_TRIES = 64
 _INFINITY = math.inf
 _BOUNDS: Mapping[Figure, float] = {
     Figure.INCREASE: _INFINITY,
