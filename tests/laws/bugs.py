@@ -294,7 +294,7 @@ FACTS = (
     Mutant(
         "remembers-the-dead",
         "views.py",
-        "return replace(state, series=series, views={**state.views, engine.subject: kept})",
+        "return changed(state, series=series, views={**state.views, engine.subject: kept})",
         "return state",
         "a new engine is judged by what was seen of the old one",
         _LADDER,

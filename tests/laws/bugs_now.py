@@ -93,8 +93,8 @@ NOW = (
     Mutant(
         "harmless-actions-delay",
         "lifecycle.py",
-        "return replace(engine, aside=action)",
-        "return replace(engine, in_flight=action)",
+        "return changed(engine, aside=action)",
+        "return changed(engine, in_flight=action)",
         "a hung dump keeps a dead engine down",
         ANY,
     ),

@@ -7,7 +7,6 @@ verdicts fused, rules watched, incidents kept, decisions made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from watchdog.core import (
     fusing,
@@ -20,6 +19,7 @@ from watchdog.core import (
     views,
     watching,
 )
+from watchdog.core.changing import changed
 from watchdog.core.commands import commanded, execute
 from watchdog.core.deciding import decide
 from watchdog.core.facts import took
@@ -71,12 +71,12 @@ def _notice_gap(work: Work) -> None:
     """After a time in which nobody looked, what was pending must hold anew."""
     last, at = work.state.at, work.at
     if last is not None and at - last > GAP:
-        work.state = replace(rules.restarted(work.state), gap_at=at)
+        work.state = changed(rules.restarted(work.state), gap_at=at)
         work.anew = True
         keys = (("seconds", round(at - last, 3)),)
         work.records.append(Record("watchdog.gap", "warning", keys))
     if last is None or at > last:
-        work.state = replace(work.state, at=at)
+        work.state = changed(work.state, at=at)
 
 
 def _expire_pause(work: Work) -> None:
@@ -84,7 +84,7 @@ def _expire_pause(work: Work) -> None:
     pause = work.state.pause
     if pause is None or pause.until is None or work.at < pause.until:
         return
-    work.state = replace(rules.rewound(work.state), pause=None)
+    work.state = changed(rules.rewound(work.state), pause=None)
     work.anew = True
     _forget_windows(work)
     work.records.append(Record("watchdog.resumed", "info", (("reason", "pause expired"),)))
@@ -119,14 +119,14 @@ def _forget_the_dead(work: Work, before: State) -> None:
 
 def _note_the_restless(work: Work) -> None:
     """Whom a decision changed after the rules had seen it: they must be asked again."""
-    changed = {
+    others = {
         name
         for name, engine in work.state.engines.items()
         if (seen := work.judged.get(name)) is not None and seen is not engine
     }
-    restless = frozenset(changed | (work.state.restless - work.judged.keys()))
+    restless = frozenset(others | (work.state.restless - work.judged.keys()))
     if restless != work.state.restless:
-        work.state = replace(work.state, restless=restless)
+        work.state = changed(work.state, restless=restless)
 
 
 def _keep_incidents(work: Work) -> None:

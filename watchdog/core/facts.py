@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from watchdog.core import lessons, vitals
+from watchdog.core.changing import changed
 from watchdog.core.lifecycle import LIFE, move
 from watchdog.core.model import (
     ActionFinished,
@@ -52,10 +53,10 @@ def _read(state: State, reading: Reading) -> State:
     readings = {**state.readings, (reading.probe, name): reading}
     engine = state.engines.get(name)
     if engine is None or not _believed(engine, reading):
-        return replace(state, readings=readings)
+        return changed(state, readings=readings)
     seen = vitals.absorb(engine.vitals, reading, engine.settings.fusion)
-    engines = {**state.engines, name: replace(engine, vitals=seen)}
-    return replace(state, readings=readings, engines=engines)
+    engines = {**state.engines, name: changed(engine, vitals=seen)}
+    return changed(state, readings=readings, engines=engines)
 
 
 def _believed(engine: EngineState, reading: Reading) -> bool:
@@ -71,10 +72,10 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         return state, ()
     history = engine.history
     if not event.adopted:
-        history = replace(history, starts=history.starts + 1)
+        history = changed(history, starts=history.starts + 1)
     to = ProcessState.RUNNING if event.ready else ProcessState.STARTING
     began = event.spawned_at if event.spawned_at is not None else event.at
-    engine = replace(
+    engine = changed(
         move(engine, to, event.at),
         generation=event.generation,
         leader=event.pid,
@@ -123,7 +124,7 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
         ("expected", asked),
     )
     record = Record("engine.exited", "info" if asked else "error", keys)
-    engine = replace(engine, leader=None)
+    engine = changed(engine, leader=None)
     if not asked and engine.process is not ProcessState.UNKILLABLE:
         engine = _lost(engine, event, settings)
     return state.with_engine(engine), (record,)
@@ -138,11 +139,11 @@ def _lost(engine: EngineState, event: EngineExited, settings: PolicySettings) ->
     """An exit that nobody asked for is a failure, whatever its code."""
     same = engine.failed_at is not None
     engine = failed(engine, event.at, event.cause, event.explanation, settings, same=same)
-    engine = replace(engine, exited_at=event.at)
+    engine = changed(engine, exited_at=event.at)
     reasons = (event.explanation or event.cause.value,)
     if not engine.history.wanted:  # its orphans may live: stopped is only what was proven so
-        engine = replace(engine, pending=Verb.STOP)
-    return replace(move(engine, _after_failure(engine), event.at), reasons=reasons)
+        engine = changed(engine, pending=Verb.STOP)
+    return changed(move(engine, _after_failure(engine), event.at), reasons=reasons)
 
 
 def _after_failure(engine: EngineState) -> ProcessState:
@@ -156,9 +157,9 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
     if engine is None or engine.subject != outcome.target:
         return state, ()
     if outcome.action not in LIFE:
-        engine = replace(engine, aside="")  # its processes are as they were
+        engine = changed(engine, aside="")  # its processes are as they were
     else:
-        engine = replace(engine, in_flight="")
+        engine = changed(engine, in_flight="")
     if outcome.action in LIFE and not outcome.ok:
         engine = _not_done(engine, event, settings)
     elif outcome.action == "stop_engine":
@@ -179,7 +180,7 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
 
 def _stopped(engine: EngineState, event: ActionFinished) -> EngineState:
     engine = move(engine, ProcessState.STOPPED, event.at)
-    return replace(
+    return changed(
         engine,
         generation="",
         leader=None,
@@ -195,11 +196,11 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
     outcome = event.outcome
     if outcome.unkillable:
         engine = move(engine, ProcessState.UNKILLABLE, event.at)
-        return replace(engine, reasons=(outcome.explanation,))
+        return changed(engine, reasons=(outcome.explanation,))
     refused = outcome.cause in _REFUSED_BY_THE_BOX
     if refused and engine.charged:
         engine = refunded(engine)  # it must not use up the engine's budget
-    engine = replace(engine, leader=None, ready_at=None)
+    engine = changed(engine, leader=None, ready_at=None)
     engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings, curable=refused)
     reasons = (outcome.explanation,)
-    return replace(move(engine, _after_failure(engine), event.at), reasons=reasons)
+    return changed(move(engine, _after_failure(engine), event.at), reasons=reasons)

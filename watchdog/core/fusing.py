@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from watchdog.core import cards, lessons, policy, verdict
+from watchdog.core.changing import changed
 from watchdog.core.lifecycle import move
 from watchdog.core.model import ProcessState, Record, Verdict
 from watchdog.core.state import EngineState
@@ -17,7 +16,7 @@ def fuse(work: Work) -> None:
     """Judge the health of every engine anew."""
     engines = {name: _fused(work, engine) for name, engine in work.state.engines.items()}
     if any(engine is not work.state.engines[name] for name, engine in engines.items()):
-        work.state = replace(work.state, engines=engines)
+        work.state = changed(work.state, engines=engines)
 
 
 def _fused(work: Work, engine: EngineState) -> EngineState:
@@ -29,19 +28,19 @@ def _fused(work: Work, engine: EngineState) -> EngineState:
     if live and judged.verdict in _FAILED and engine.failed_at is None:
         cause, why = lessons.explained(engine, at, judged.cause, "; ".join(judged.reasons))
         engine = policy.failed(engine, at, cause, why, work.settings)
-        engine = replace(engine, began_at=judged.began_at or at)
+        engine = changed(engine, began_at=judged.began_at or at)
     elif live and judged.verdict not in _FAILED and engine.failed_at is not None:
         engine = policy.healed(engine)
     health, judged = judged.verdict, verdict.with_gpus(judged, cards.faults(work.state, engine))
     if (engine.health, engine.verdict, engine.reasons) == (health, judged.verdict, judged.reasons):
         return engine
-    return replace(engine, health=health, verdict=judged.verdict, reasons=judged.reasons)
+    return changed(engine, health=health, verdict=judged.verdict, reasons=judged.reasons)
 
 
 def _first_ready(work: Work, engine: EngineState) -> EngineState:
     at = work.at
     began = engine.started_at if engine.started_at is not None else at
-    engine = replace(move(engine, ProcessState.RUNNING, at), ready_at=at, ready_seconds=at - began)
+    engine = changed(move(engine, ProcessState.RUNNING, at), ready_at=at, ready_seconds=at - began)
     keys = (
         ("engine", engine.name),
         ("generation", engine.generation),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from watchdog.core import cards, incidents
+from watchdog.core.changing import changed
 from watchdog.core.model import (
     Cause,
     Reading,
@@ -51,15 +51,21 @@ def taught(state: State, reading: Reading) -> _Taught:
 # --- work -----------------------------------------------------------------------------------------
 
 
+_SIGNS = frozenset(
+    {"utilization_percent", "memory_utilization_percent", "power_watts", "power_limit_watts"}
+)
+
+
 def _at_work(state: State, reading: Reading) -> State:
     values: dict[Subject, dict[str, Value]] = {}
     for sample in reading.samples:
-        values.setdefault(sample.subject, {})[sample.sample] = sample.value
+        if sample.sample in _SIGNS:
+            values.setdefault(sample.subject, {})[sample.sample] = sample.value
     for engine in tuple(state.engines.values()):
         own, settings = cards.own(state, engine), engine.settings.fusion
         if any(_busy(values.get(card, {}), settings) for card in own):
-            vitals = replace(engine.vitals, gpu_busy_at=reading.at)
-            state = state.with_engine(replace(engine, vitals=vitals))
+            vitals = changed(engine.vitals, gpu_busy_at=reading.at)
+            state = state.with_engine(changed(engine, vitals=vitals))
     return state
 
 
@@ -99,7 +105,7 @@ def _on(engine: EngineState, subjects: frozenset[Subject]) -> EngineState:
     """A card once used stays the generation's own: one that is lost lists nobody any more."""
     if engine.cards_of == engine.generation:
         subjects |= engine.cards
-    return replace(engine, cards=subjects, cards_of=engine.generation)
+    return changed(engine, cards=subjects, cards_of=engine.generation)
 
 
 def _of_engines(reading: Reading, name: str) -> Iterator[Sampled]:
@@ -127,10 +133,10 @@ def _own_errors(state: State, engine: EngineState, reading: Reading) -> _Taught:
         if kind != _HARMLESS:
             counts[kind if kind == _APPLICATION else _SEVERE] += int(sample.value)
     now = (counts[_APPLICATION], counts[_SEVERE])
-    before, engine = engine.xids, replace(engine, xids=now)
+    before, engine = engine.xids, changed(engine, xids=now)
     if sum(now) <= sum(before):  # nothing new, or the probe began anew
         return state.with_engine(engine), ()
-    engine = replace(
+    engine = changed(
         engine,
         xid=_text(reading, engine),
         xid_cause=Cause.GPU_FAULT if now[1] > before[1] else Cause.XID,
@@ -153,7 +159,7 @@ def _late(state: State, engine: EngineState, at: Seconds) -> _Taught:
     if engine.exited_at is None or at - engine.exited_at > LINK or engine.cause not in _VAGUE:
         return state, ()
     state = incidents.explained(state, engine.subject, engine.xid_cause, engine.xid)
-    engine = replace(engine, cause=engine.xid_cause, explanation=engine.xid)
+    engine = changed(engine, cause=engine.xid_cause, explanation=engine.xid)
     keys: tuple[tuple[str, object], ...] = (
         ("engine", engine.name),
         ("cause", engine.cause.value),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from watchdog.core import vitals
+from watchdog.core.changing import changed
 from watchdog.core.model import ProcessState, Seconds
 from watchdog.core.state import EngineState
 
@@ -37,7 +36,7 @@ def move(engine: EngineState, to: ProcessState, at: Seconds) -> EngineState:
     """``engine`` in state ``to`` since ``at``; unchanged when it is there already."""
     if engine.process is to:
         return engine
-    return replace(engine, process=to, since=at)
+    return changed(engine, process=to, since=at)
 
 
 def set_out(engine: EngineState, action: str, at: Seconds) -> EngineState:
@@ -46,9 +45,9 @@ def set_out(engine: EngineState, action: str, at: Seconds) -> EngineState:
     An action that is none of ``LIFE`` leaves its processes as they are.
     """
     if action not in LIFE:
-        return replace(engine, aside=action)
+        return changed(engine, aside=action)
     if action == "start_engine":
-        engine = replace(
+        engine = changed(
             move(engine, ProcessState.STARTING, at),
             vitals=vitals.begin(at),
             started_at=at,
@@ -57,4 +56,4 @@ def set_out(engine: EngineState, action: str, at: Seconds) -> EngineState:
         )
     else:
         engine = move(engine, ProcessState.STOPPING, at)
-    return replace(engine, in_flight=action, charged=False, retry_at=None)
+    return changed(engine, in_flight=action, charged=False, retry_at=None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from watchdog.core import cards
+from watchdog.core.changing import changed
 from watchdog.core.model import Cause, Finding, HoldReason, Mode, ProcessState, Seconds, Verdict
 from watchdog.core.state import (
     Budget,
@@ -171,12 +170,12 @@ def failed(  # noqa: PLR0913 - one failure, whole
     ``same`` says that it is one that was found before, of which more is known now.
     """
     if same:
-        history = replace(engine.history, repeated=cause)
+        history = changed(engine.history, repeated=cause)
     else:
         history = _row(engine.history, cause, stable=_is_stable(engine, at, policy))
     if not curable and history.repeats > _worth(engine, cause, policy):
-        history = replace(history, given_up=cause)
-    return replace(
+        history = changed(history, given_up=cause)
+    return changed(
         engine,
         history=history,
         cause=cause,
@@ -190,9 +189,9 @@ def failed(  # noqa: PLR0913 - one failure, whole
 def _row(history: RestartHistory, cause: Cause, *, stable: bool) -> RestartHistory:
     """The row of failures with one more; ten minutes of service ended the one before."""
     if stable:
-        return replace(history, failures=0, given_up=None, repeated=cause, repeats=1)
+        return changed(history, failures=0, given_up=None, repeated=cause, repeats=1)
     repeats = history.repeats + 1 if cause is history.repeated else 1
-    return replace(history, repeated=cause, repeats=repeats)
+    return changed(history, repeated=cause, repeats=repeats)
 
 
 def _worth(engine: EngineState, cause: Cause, policy: PolicySettings) -> float:
@@ -204,8 +203,8 @@ def _worth(engine: EngineState, cause: Cause, policy: PolicySettings) -> float:
 def healed(engine: EngineState) -> EngineState:
     """``engine`` whose failure went away before anything was done about it: it was none."""
     history = engine.history
-    history = replace(history, given_up=None, repeats=max(history.repeats - 1, 0))
-    return replace(engine, history=history, failed_at=None, began_at=None, retry_at=None)
+    history = changed(history, given_up=None, repeats=max(history.repeats - 1, 0))
+    return changed(engine, history=history, failed_at=None, began_at=None, retry_at=None)
 
 
 def charge(engine: EngineState, at: Seconds, policy: PolicySettings) -> EngineState:
@@ -213,10 +212,10 @@ def charge(engine: EngineState, at: Seconds, policy: PolicySettings) -> EngineSt
     window = max(policy.restart_budget.window, policy.boot_budget.window)
     kept = tuple(r for r in engine.history.restarts if at - r.at < window)
     restart = Restart(at, boot=engine.ready_at is None)
-    history = replace(
+    history = changed(
         engine.history, restarts=(*kept, restart), failures=engine.history.failures + 1
     )
-    return replace(engine, history=history)
+    return changed(engine, history=history)
 
 
 def refunded(engine: EngineState) -> EngineState:
@@ -224,17 +223,17 @@ def refunded(engine: EngineState) -> EngineState:
 
     The failure counts for the backoff all the same.
     """
-    return replace(engine, history=replace(engine.history, restarts=engine.history.restarts[:-1]))
+    return changed(engine, history=changed(engine.history, restarts=engine.history.restarts[:-1]))
 
 
 def open_breaker(engine: EngineState) -> EngineState:
     """``engine`` after its budget was spent: only a person closes the breaker."""
-    return replace(engine, history=replace(engine.history, breaker_open=True))
+    return changed(engine, history=changed(engine.history, breaker_open=True))
 
 
 def forgiven(engine: EngineState) -> EngineState:
     """``engine`` with breaker closed and account cleared: a person took over."""
-    history = replace(
+    history = changed(
         engine.history,
         restarts=(),
         failures=0,
@@ -242,4 +241,4 @@ def forgiven(engine: EngineState) -> EngineState:
         breaker_open=False,
         given_up=None,
     )
-    return replace(engine, history=history, retry_at=None)
+    return changed(engine, history=history, retry_at=None)

@@ -65,7 +65,8 @@ class Series:
         """Without what ended before the window began."""
         if self.buckets[0][1] > start:
             return self.buckets
-        return tuple(bucket for bucket in self.buckets if bucket[1] > start)
+        young = (place for place, bucket in enumerate(self.buckets) if bucket[1] > start)
+        return self.buckets[next(young, len(self.buckets)) :]
 
     @property
     def covered(self) -> bool:

@@ -7,10 +7,11 @@ Everything that a restart of the watchdog must not forget is in ``RestartHistory
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from watchdog.core.changing import changed
 from watchdog.core.model import (
     Cause,
     Decision,
@@ -138,7 +139,7 @@ class StoppedBy(StrEnum):
     RULE = "rule"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RestartHistory:
     """What restraint is decided from; kept in the store across restarts of the watchdog.
 
@@ -174,7 +175,7 @@ class Track:
     action: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vitals:
     """What the readings of the present generation have shown so far; None is not known.
 
@@ -215,7 +216,7 @@ class Vitals:
     start_sign_at: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EngineState:
     """One engine: its processes, its health, and what was last decided about it.
 
@@ -287,7 +288,7 @@ class Watch:
     unseen_since: Seconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """Everything the core knows. ``readings`` holds the last reading of each (probe, subject).
 
@@ -321,7 +322,7 @@ class State:
 
     def with_engine(self, engine: EngineState) -> State:
         """The same with ``engine`` in the place of its former self."""
-        return replace(self, engines={**self.engines, engine.name: engine})
+        return changed(self, engines={**self.engines, engine.name: engine})
 
 
 @dataclass(frozen=True, slots=True)

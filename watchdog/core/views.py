@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from watchdog.core import cards
+from watchdog.core.changing import changed
 from watchdog.core.conditions import Figure, Window
 from watchdog.core.model import (
     HOST,
@@ -141,23 +142,36 @@ def absorb(
     if not _believed(state, reading):
         return state, {}
     probe, at = reading.probe, reading.at
-    fresh: dict[Subject, dict[str, Value]] = {}
     samples = [_known_as(state, sample) for sample in reading.samples]
-    for sample in samples:
-        fresh.setdefault(sample.subject, {})[name_of(probe, sample)] = sample.value
-    series = {**state.series, **_grown(state, fresh, needed, at)}
+    fresh = _told(probe, samples)
+    grown = _grown(state, fresh, needed, at)
+    series = {**state.series, **grown} if grown else state.series
+    torn: dict[tuple[Subject, str], Series] = {}
     touched = fresh.keys() | _told_before(state, reading)
     views = dict(state.views)
     news: dict[Subject, frozenset[str] | None] = {}
     for subject in touched:
         part = fresh.get(subject, {})
         part |= _figures(series, subject, part, needed)
-        series.update(_torn(series, subject, part, views.get(subject, {}).get(probe, {}), at))
+        torn |= _torn(series, subject, part, views.get(subject, {}).get(probe, {}), at)
         before = views.get(subject, {})
         news[subject] = _changed(before.get(probe), part)
         views[subject] = {**before, probe: part}
     known = _cards(state.cards, samples)
-    return replace(state, views=views, series=series, cards=known), news
+    series = {**series, **torn} if torn else series
+    return changed(state, views=views, series=series, cards=known), news
+
+
+def _told(probe: str, samples: Iterable[Sampled]) -> dict[Subject, dict[str, Value]]:
+    """Values by name. Most samples are about the subject of the one before: nothing to look up."""
+    fresh: dict[Subject, dict[str, Value]] = {}
+    subject, part = None, {}
+    for sample in samples:
+        if sample.subject is not subject:
+            subject = sample.subject
+            part = fresh.setdefault(subject, {})
+        part[name_of(probe, sample)] = sample.value
+    return fresh
 
 
 def _torn(
@@ -215,7 +229,7 @@ def without_life(state: State, engine: EngineState) -> State:
         for key, one in state.series.items()
         if key[0] != engine.subject or key[1] not in own
     }
-    return replace(state, series=series, views={**state.views, engine.subject: kept})
+    return changed(state, series=series, views={**state.views, engine.subject: kept})
 
 
 def without_windows(state: State, names: AbstractSet[str]) -> State:
@@ -228,7 +242,7 @@ def without_windows(state: State, names: AbstractSet[str]) -> State:
         }
         for subject, parts in state.views.items()
     }
-    return replace(state, series=series, views=views)
+    return changed(state, series=series, views=views)
 
 
 def reporting(state: State, reading: Reading) -> tuple[State, bool]:
@@ -254,7 +268,7 @@ def reporting(state: State, reading: Reading) -> tuple[State, bool]:
     part: dict[str, Value] = {f"{SELF}.failing_probes": ", ".join(sorted(failing))}
     views = {**state.views, HOST: {**state.views.get(HOST, {}), SELF: part}}
     news = first or failing != state.failing
-    return replace(state, views=views, proven=proven, failing=failing), news
+    return changed(state, views=views, proven=proven, failing=failing), news
 
 
 def _due(state: State, reading: Reading) -> bool:
@@ -283,8 +297,9 @@ def _grown(
     """The series that got a new point."""
     grown = {}
     for subject, part in fresh.items():
-        for name, value in part.items():
-            for window in needed.get(name, ()):
+        for name in part.keys() & needed.keys():
+            value = part[name]
+            for window in needed[name]:
                 if isinstance(value, str) and window.figure is not Figure.CHANGES:
                     continue
                 key = (subject, window.name)
@@ -330,7 +345,7 @@ def renamed(state: State, reading: Reading) -> frozenset[Subject]:
 
 def forgotten(state: State, gone: frozenset[Subject]) -> State:
     """``state`` without anything that was known of the subjects."""
-    return replace(
+    return changed(
         state,
         views={one: parts for one, parts in state.views.items() if one not in gone},
         series={key: kept for key, kept in state.series.items() if key[0] not in gone},

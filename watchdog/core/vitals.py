@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
+from watchdog.core.changing import changed
 from watchdog.core.model import Reading, Seconds, Value, number
 from watchdog.core.state import FusionSettings, Vitals
 
@@ -44,7 +44,7 @@ def absorb(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals
 def _after_gap(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vitals:
     if not _gap(vitals.process_at, at, settings):
         return vitals
-    return replace(
+    return changed(
         vitals,
         core_gone_since=None,
         stopped_since=None,
@@ -57,7 +57,7 @@ def _after_gap(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vitals:
 def _after_silence(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vitals:
     if not _gap(vitals.health_at, at, settings):
         return vitals
-    return replace(
+    return changed(
         vitals, health="", health_since=None, canary_since=None, timeouts=0, failing_since=None
     )
 
@@ -97,7 +97,7 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
     compilers = _count(values, "compilers")
     core_seen = vitals.core_seen or cores > 0
     more = {**_start_signs(vitals, values, at), **_cpu(vitals, values, at, settings)}
-    return replace(
+    return changed(
         vitals,
         **more,  # type: ignore[arg-type]  # fields and types as named there
         process_at=at,
@@ -151,7 +151,7 @@ def _http(vitals: Vitals, reading: Reading) -> Vitals:
     health = values.get("health")
     if isinstance(health, str):
         since = vitals.health_since if health == vitals.health else reading.at
-        vitals = replace(vitals, health=health, health_at=reading.at, health_since=since)
+        vitals = changed(vitals, health=health, health_at=reading.at, health_since=since)
     canary = values.get("canary")
     if isinstance(canary, str) and canary != "skipped":
         vitals = _canary(vitals, canary, _count(values, "canary_status"), reading)
@@ -162,7 +162,7 @@ def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vital
     at, sent = reading.at, reading.at - reading.took
     same = (canary, _is_fault(status)) == (vitals.canary, _is_fault(vitals.canary_status))
     since = vitals.canary_since if same and vitals.canary_since is not None else sent
-    vitals = replace(vitals, canary=canary, canary_at=at, canary_status=status, canary_since=since)
+    vitals = changed(vitals, canary=canary, canary_at=at, canary_status=status, canary_since=since)
     match canary:
         case "ok":
             return progressed(vitals, at)
@@ -170,9 +170,9 @@ def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vital
             return vitals  # tokens moved after it was sent: they speak louder
         case "timeout":
             failing = vitals.failing_since if vitals.failing_since is not None else sent
-            return replace(vitals, timeouts=vitals.timeouts + 1, failing_since=failing)
+            return changed(vitals, timeouts=vitals.timeouts + 1, failing_since=failing)
         case _:
-            return replace(vitals, timeouts=0, failing_since=None)
+            return changed(vitals, timeouts=0, failing_since=None)
 
 
 def _is_fault(status: int) -> bool:
@@ -182,7 +182,7 @@ def _is_fault(status: int) -> bool:
 
 def progressed(vitals: Vitals, at: Seconds) -> Vitals:
     """Tokens moved at ``at``: whatever looked like a stall before then was none."""
-    return replace(vitals, progressed_at=at, **_PROGRESSED)  # type: ignore[arg-type]  # as named
+    return changed(vitals, progressed_at=at, **_PROGRESSED)  # type: ignore[arg-type]  # as named
 
 
 _PROGRESSED: Mapping[str, int | None] = {
@@ -200,7 +200,7 @@ def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
     before = dict(vitals.progress)
     rose = any(value > before.get(rank, value) for rank, value in progress.items())
     proof = {"progressed_at": reading.at, **_PROGRESSED} if rose else {}
-    return replace(
+    return changed(
         vitals,
         **proof,  # type: ignore[arg-type]  # fields and types as named there
         metrics_at=reading.at,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from watchdog.core import absence, cards, incidents, ladder, lessons, policy, rules, views
+from watchdog.core.changing import changed
 from watchdog.core.conditions import View
 from watchdog.core.model import (
     HOST,
@@ -76,7 +76,7 @@ def _watch_box(work: Work, probe: str, news: News) -> None:
             ],
         )
     if not judged:
-        work.state = replace(work.state, judged=work.state.judged | {probe})
+        work.state = changed(work.state, judged=work.state.judged | {probe})
 
 
 def _running(state: State) -> frozenset[tuple[str, Subject]]:
@@ -98,7 +98,7 @@ def _forget(work: Work, gone: frozenset[Subject]) -> None:
         if subject in gone:
             _note_change(work, seen, Watch())
             kept = {k: v for k, v in work.state.watches.items() if k != (name, subject)}
-            work.state = replace(work.state, watches=kept)
+            work.state = changed(work.state, watches=kept)
     work.state = views.forgotten(work.state, gone)
 
 
@@ -152,7 +152,7 @@ def _watch(work: Work, rule: Rule, found: Iterable[tuple[Subject, View]]) -> Non
         watches = {**work.state.watches, key: after}
         if after == _UNSEEN:
             del watches[key]
-        work.state = replace(work.state, watches=watches)
+        work.state = changed(work.state, watches=watches)
         _note_change(work, before, after)
 
 

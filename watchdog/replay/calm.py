@@ -8,9 +8,9 @@ the core is asked. The state is at every moment the one that the core would have
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from watchdog.core import facts, fusing, policy, rules, verdict, views, watching
+from watchdog.core.changing import changed
 from watchdog.core.engine import GAP
 from watchdog.core.model import ReadingTaken, Seconds, Subject, SubjectKind, Value
 from watchdog.core.rule_set import RuleSet
@@ -60,7 +60,7 @@ class Calm:
         taken, records = facts.took(state, event, self._settings)
         work = Work(event.at, taken, self._rules, self._settings, records=list(records))
         if state.at is None or event.at > state.at:
-            work.state = replace(work.state, at=event.at)
+            work.state = changed(work.state, at=event.at)
         watching.learn(work, event)
         return work
 

@@ -7,9 +7,10 @@ of the core's own stage; whatever is not as usual is left to that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from watchdog.core import lessons, rules, views
+from watchdog.core.changing import changed
 from watchdog.core.conditions import Figure, Window
 from watchdog.core.model import Reading, ReadingTaken, Sampled, Subject, Value
 from watchdog.core.rule_set import RuleSet
@@ -57,7 +58,7 @@ class Flat:
         for subject, part in parts.items():
             seen[subject] = {**seen[subject], reading.probe: part}
         key = (reading.probe, "")
-        known = replace(
+        known = changed(
             state,
             readings={**state.readings, key: reading},
             views=seen,
