@@ -117,6 +117,19 @@ class ProcessInfo:
     threads: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """A generation's part of a log file.
+
+    From ``offset`` bytes on, or from the beginning when the file has been rotated since and is
+    shorter than that.
+    """
+
+    generation: str
+    path: str
+    offset: int
+
+
 class EngineTarget(Protocol):
     """The engine that an engine probe looks at. All methods are safe from any thread."""
 
@@ -150,6 +163,15 @@ class EngineTarget(Protocol):
 
     def log_bytes(self) -> int | None:
         """Bytes the current generation has written to its log; None when unknown."""
+        ...
+
+    def log_place(self) -> LogPlace | None:
+        """Where the present generation logs; None when there is none, or nobody knows."""
+        ...
+
+    @property
+    def expects(self) -> tuple[str, ...]:
+        """Regular expressions that its log must match before it counts as ready."""
         ...
 
 
@@ -286,6 +308,7 @@ __all__ = [
     "EngineControl",
     "EngineLook",
     "EngineTarget",
+    "LogPlace",
     "Order",
     "Outcome",
     "Owned",

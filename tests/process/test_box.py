@@ -14,7 +14,15 @@ import pytest
 from tests.support.simulated import until
 from tests.support.trees import script, supervision
 from watchdog import procfs
-from watchdog.contracts import Endpoint, EngineLook, EngineTarget, Owned, Owner, ProcessInfo
+from watchdog.contracts import (
+    Endpoint,
+    EngineLook,
+    EngineTarget,
+    LogPlace,
+    Owned,
+    Owner,
+    ProcessInfo,
+)
 from watchdog.core.model import Cause
 from watchdog.daemon.box import EngineBox
 from watchdog.ledger import GenerationRecord
@@ -60,6 +68,16 @@ class Shown:
     def log_bytes() -> int | None:
         """No log."""
         return None
+
+    @staticmethod
+    def log_place() -> LogPlace | None:
+        """No log."""
+        return None
+
+    @property
+    def expects(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
 
 
 @contextlib.contextmanager

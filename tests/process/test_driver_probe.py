@@ -23,7 +23,15 @@ from tests.support.daemon import simulated_command
 from tests.support.fake_nvml import asking, sweep
 from tests.support.simulated import until
 from watchdog import procfs
-from watchdog.contracts import Endpoint, EngineLook, EngineTarget, Owned, Owner, ProcessInfo
+from watchdog.contracts import (
+    Endpoint,
+    EngineLook,
+    EngineTarget,
+    LogPlace,
+    Owned,
+    Owner,
+    ProcessInfo,
+)
 from watchdog.core.model import Sampled, Unread, Value
 
 PATIENCE = 30.0
@@ -65,6 +73,15 @@ class Engine:
     def log_bytes(self) -> int | None:
         """No log."""
         return None
+
+    def log_place(self) -> LogPlace | None:
+        """No log."""
+        return None
+
+    @property
+    def expects(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
 
 
 @dataclass

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from watchdog.contracts import Endpoint, EngineLook, EngineTarget, Owned, Owner, ProcessInfo
+from watchdog.contracts import (
+    Endpoint,
+    EngineLook,
+    EngineTarget,
+    LogPlace,
+    Owned,
+    Owner,
+    ProcessInfo,
+)
 from watchdog.core.model import ProcessState, Sampled, Unread, Value
 
 
@@ -22,6 +30,8 @@ class Target:
     )
     living: tuple[ProcessInfo, ...] = ()
     logged: int | None = None
+    log: LogPlace | None = None
+    expects: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -36,6 +46,10 @@ class Target:
     def log_bytes(self) -> int | None:
         """Size of the log."""
         return self.logged
+
+    def log_place(self) -> LogPlace | None:
+        """Where the log is."""
+        return self.log
 
 
 def engines(*names: str) -> tuple[Target, ...]:

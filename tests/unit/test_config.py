@@ -94,11 +94,7 @@ url = "http://127.0.0.1:9093"
     assert config.policy.core().restart_budget == Budget(5, 5400.0)
     assert (config.probes["gpu"].period, config.probes["gpu"].settings.patience) == (1.0, 2.0)
     assert (config.rule[0].name, config.rule[0].for_) == ("engine-stalled", 20.0)
-    assert config.warnings == (
-        "notify.alertmanager: accepted, but this version sends nothing",
-        "engine.main.pre_start: accepted, but this version runs nothing",
-        "engine.main.model_change: accepted, but this version does not look",
-    )
+    assert config.warnings == ("notify.alertmanager: accepted, but this version sends nothing",)
 
 
 def test_defaults_without_a_file() -> None:
@@ -301,7 +297,7 @@ def test_a_file_with_a_hostile_name_is_one_line(tmp_path: Path) -> None:
         ("[probes.gpuu]", "(did you mean gpu?)"),
         ("[policy.retries]\ncuda_omm = 1", "(did you mean cuda_oom?)"),
         ("[policy.retries]\n9 = 1", "gpu_fault, xid, rule, unknown"),
-        ("[watchdog]\nzzz = 1", "expected one of listen, mode, log"),
+        ("[watchdog]\nzzz = 1", "expected one of listen, mode, starts_at_once, log"),
     ],
 )
 def test_the_key_that_is_close_is_named(loaded: Loader, text: str, line: str) -> None:

@@ -18,6 +18,7 @@ ENGINE_NAME = "[a-z0-9][a-z0-9_-]{0,62}"
 GPU_NAMES = ("GPU-[A-Za-z0-9_/-]+", "MIG-[A-Za-z0-9_/-]+")
 """What CUDA calls a card or a part of one, as regular expressions for the whole name."""
 MOST_GPUS = 1024
+_LONGEST_PATTERN = 1000
 
 _VARIABLE = re.compile(r"[^=\0]+")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
@@ -35,6 +36,7 @@ def faults(config: Config) -> Iterator[str]:
             yield f"{join('engine', name)}.command: {error}"
     yield from _collisions(config, commands)
     yield from _policy(config.policy)
+    yield from _nginx(config)
     names = Counter(rule.name for rule in config.rule)
     yield from (f"rule: expected one table named {n}, got {c}" for n, c in names.items() if c > 1)
     for name, target in config.notify.items():
@@ -84,9 +86,37 @@ def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
     log_file = PurePath(engine.log_file)
     if log_file.is_absolute() or ".." in log_file.parts:
         yield f"{path}.log_file: expected a path below the state directory"
-    for index, step in enumerate(engine.pre_start):
-        if not step.command or not step.command[0]:
-            yield f"{path}.pre_start[{index}].command: expected a program and its arguments"
+    yield from _hooks(path, engine)
+    yield from _patterns(path, engine.expect_log)
+
+
+def _hooks(path: str, engine: EngineConfig) -> Iterator[str]:
+    for key, hooks in (("pre_start", engine.pre_start), ("post_stop", engine.post_stop)):
+        for index, hook in enumerate(hooks):
+            if not hook.command or not hook.command[0]:
+                yield f"{path}.{key}[{index}].command: expected a program and its arguments"
+            elif not all("\0" not in word and _is_utf8(word) for word in hook.command):
+                yield f"{path}.{key}[{index}].command: expected texts in UTF-8 without NUL"
+
+
+def _patterns(path: str, patterns: tuple[str, ...]) -> Iterator[str]:
+    for index, pattern in enumerate(patterns):
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            yield f"{path}.expect_log[{index}]: expected a regular expression: {error}"
+        if len(pattern) > _LONGEST_PATTERN:
+            yield f"{path}.expect_log[{index}]: expected at most {_LONGEST_PATTERN} characters"
+
+
+def _nginx(config: Config) -> Iterator[str]:
+    settings = config.nginx
+    if settings is None:
+        return
+    if not settings.upstream_file or "\0" in settings.upstream_file:
+        yield "nginx.upstream_file: expected a file"
+    if settings.reload and not settings.reload[0]:
+        yield "nginx.reload: expected a program and its arguments"
 
 
 def _is_name(gpu: str) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from watchdog.config import judgement
+from watchdog.config.kinds import without_none
 from watchdog.config.reading import UNUSABLE, Reader, join, one_line
 from watchdog.config.settings import Config, EngineConfig, ProbeConfig, default_probes
 
@@ -158,8 +159,8 @@ def _read(
     kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
     for key, value in raw.items():
         match key:
-            case "watchdog" | "policy":
-                values[key] = reader.struct(kinds[key], value, key)
+            case "watchdog" | "policy" | "nginx":
+                values[key] = reader.struct(without_none(kinds[key]), value, key)
             case "engine" | "notify":
                 values[key] = reader.table(kinds[key].__args__[1], value, key)
             case "rule":

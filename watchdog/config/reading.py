@@ -31,7 +31,7 @@ _LONGEST = 400
 """Characters of what was expected: all exit causes fit, somebody's whole file does not."""
 _MANY = 100
 """Unknown keys that are compared with the known ones: in a file full of them nobody reads on."""
-_NEVER_SHOWN = frozenset({"env", "command", "notify", "pre_start"})
+_NEVER_SHOWN = frozenset({"env", "command", "notify", "pre_start", "post_stop"})
 
 
 class Unusable:

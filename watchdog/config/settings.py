@@ -23,10 +23,7 @@ class OnGiveUp(StrEnum):
 
 
 class ModelChange(StrEnum):
-    """What to do when a restart would load other weights than the ones that were serving.
-
-    Read and validated; this version does not look.
-    """
+    """What to do when a start would load, or has loaded, another model than the one that served."""
 
     REFUSE = "refuse"
     WARN = "warn"
@@ -47,6 +44,9 @@ class WatchdogSettings(Struct, frozen=True, kw_only=True):
     """HOST:PORT of metrics and health. Loopback, because nothing there asks for a password."""
     mode: WatchdogMode = WatchdogMode.ACT
     """A watchdog that does not act is the exception that has to be asked for."""
+    starts_at_once: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Engines that load at the same time. Weights come from one disk, and two that profile their
+    memory on one card at once both get it wrong: the next one starts when the last is ready."""
     log: str = "-"
     """A file, or ``-`` for stderr, which every container runtime collects."""
 
@@ -62,13 +62,34 @@ class StopSettings(Struct, frozen=True, kw_only=True):
     """From SIGKILL: only a process inside the driver survives it for longer."""
 
 
-class PreStart(Struct, frozen=True, kw_only=True):
-    """One command that must succeed before the engine starts; this version does not run it."""
+class Hook(Struct, frozen=True, kw_only=True):
+    """One command of the operator's around the life of an engine."""
 
     command: tuple[str, ...]
     """Program and arguments, no shell."""
     timeout: PositiveDuration = 60.0
     """Enough for a mount or a license check; a download has to say that it needs longer."""
+
+
+Size = Annotated[str, Meta(pattern="^[1-9][0-9]{0,5}(MiB|GiB|TiB)$")]
+"""Bytes, as ``64GiB``."""
+
+_SIZES = {"MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def size_of(text: str) -> int:
+    """Bytes of a ``Size``."""
+    return int(text[:-3]) * _SIZES[text[-3:]]
+
+
+class EngineLimits(Struct, frozen=True, kw_only=True):
+    """``limits``: of the engine's own cgroup, where one can be made; said loudly where not."""
+
+    memory_max: Size | None = None
+    """Host memory of the whole set; more than that is the kernel's OOM killer's, the engine's
+    alone. None: as the box."""
+    pids_max: Annotated[int, Meta(ge=16)] | None = None
+    """Processes and threads of the whole set. None: as the box."""
 
 
 class EngineConfig(Struct, frozen=True, kw_only=True):
@@ -89,16 +110,30 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     """Below the state directory; default ``engine-NAME.log``. Rotated at 64 MiB, 5 kept."""
     standby: bool = False
     """Not started with the daemon, but by an operator, or by a rule with ``start_engine``."""
-    pre_start: tuple[PreStart, ...] = ()
-    """To be run one after the other before each start; this version runs none of them."""
-    model_change: ModelChange | None = None
-    """For a crash that would become a silent upgrade; this version does not notice one."""
+    pre_start: tuple[Hook, ...] = ()
+    """Run one after the other before each start, with the engine's environment; one that fails
+    or takes too long refuses the start."""
+    post_stop: tuple[Hook, ...] = ()
+    """Run one after the other when nothing of the engine lives any more; a failure is told."""
+    model_change: ModelChange = ModelChange.REFUSE
+    """A crash must not become a silent upgrade. ``refuse`` holds the start until an operator says
+    ``start`` or ``restart``; ``warn`` tells and goes on; ``accept`` takes what is there."""
+    expect_log: tuple[str, ...] = ()
+    """Regular expressions of which each must have matched a line of the engine's log before it
+    counts as ready: "Using FlashAttention" for who must not run on a slower backend."""
+    limits: EngineLimits = EngineLimits()
     cwd: str = ""
     """Where the engine starts; default: where the watchdog was started."""
 
     def core(self, name: str) -> EngineSettings:
         """The part that decisions are made from."""
-        return EngineSettings(name, self.start_timeout, self.start_deadline)
+        return EngineSettings(
+            name,
+            self.start_timeout,
+            self.start_deadline,
+            standby=self.standby,
+            expects_log=bool(self.expect_log),
+        )
 
 
 class BackoffSettings(Struct, frozen=True, kw_only=True):
@@ -218,6 +253,20 @@ class RuleConfig(Struct, frozen=True, kw_only=True, rename={"for_": "for"}):
     """Samples and windows told with the finding; default: those of the condition."""
 
 
+class NginxSettings(Struct, frozen=True, kw_only=True):
+    """``[nginx]``: an upstream with the engines that serve, for an nginx in front of them."""
+
+    upstream_file: str
+    """Where it is written, atomically: to be included in the ``http`` block. Relative paths are
+    below the state directory."""
+    upstream: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,64}$")] = "vllm"
+    """The name that ``proxy_pass http://NAME`` uses."""
+    reload: tuple[str, ...] = ("nginx", "-s", "reload")
+    """Program and arguments, no shell; run after each change. Empty: nothing is run."""
+    timeout: PositiveDuration = 10.0
+    """For the reload: it is done in a moment, or nginx is not well."""
+
+
 class NotifySettings(Struct, frozen=True, kw_only=True):
     """``[notify.NAME]``: read and validated; this version sends nothing."""
 
@@ -234,6 +283,7 @@ class Config(Struct, frozen=True, kw_only=True):
     probes: dict[str, ProbeConfig] = {}
     rule: tuple[RuleConfig, ...] = ()
     notify: dict[str, NotifySettings] = {}
+    nginx: NginxSettings | None = None
     file: str = "built-in defaults"
 
     @property
@@ -245,15 +295,9 @@ class Config(Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """One line for each part that is accepted and has no effect."""
-        found = [f"notify.{name}: accepted, but this version sends nothing" for name in self.notify]
-        for name, engine in self.engine.items():
-            if engine.pre_start:
-                found.append(f"engine.{name}.pre_start: accepted, but this version runs nothing")
-            if engine.model_change is not None:
-                found.append(
-                    f"engine.{name}.model_change: accepted, but this version does not look"
-                )
-        return tuple(found)
+        return tuple(
+            f"notify.{name}: accepted, but this version sends nothing" for name in self.notify
+        )
 
 
 def default_probes(probe_settings: Mapping[str, type[Any]]) -> dict[str, ProbeConfig]:

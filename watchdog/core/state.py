@@ -75,12 +75,16 @@ class EngineSettings:
     """What the core needs to know of one configured engine.
 
     ``gpus`` are indices and UUIDs as ``CUDA_VISIBLE_DEVICES`` takes them; None: all visible.
+    ``standby`` engines are started by rules; with ``expects_log`` an engine is not ready before its
+    log has brought what is expected of it.
     """
 
     name: str
     start_timeout: Seconds = 1800.0
     start_deadline: Seconds | None = None
     gpus: tuple[str, ...] | None = None
+    standby: bool = False
+    expects_log: bool = False
     fusion: FusionSettings = field(default_factory=FusionSettings)
 
 

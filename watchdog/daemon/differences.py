@@ -20,7 +20,9 @@ from watchdog.contracts import ProbeSpec
 from watchdog.core.conditions import spelled
 from watchdog.core.model import Mode, Severity
 
-_SECRET = re.compile(r"env|command|pre_start|url|.*(?:key|token|secret|password).*")
+_SECRET = re.compile(
+    r"env|command|pre_start|post_stop|reload|url|.*(?:key|token|secret|password).*"
+)
 _LONGEST = 60
 """Characters of a text that is still shown."""
 _UNSET = "unset"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from watchdog.contracts import Endpoint, EngineLook, ProcessInfo
+from watchdog.contracts import Endpoint, EngineLook, LogPlace, ProcessInfo
 from watchdog.core.state import EngineState, State
 from watchdog.supervisor.engine import SupervisedEngine
 
@@ -48,6 +48,15 @@ class Target:
     def log_bytes(self) -> int | None:
         """Bytes that the present generation has logged."""
         return self._engine.log_bytes()
+
+    def log_place(self) -> LogPlace | None:
+        """Where the present generation logs."""
+        return self._engine.log_place()
+
+    @property
+    def expects(self) -> tuple[str, ...]:
+        """What its log must show before it counts as ready."""
+        return self._engine.settings.expect_log
 
 
 def look_of(engine: EngineState) -> EngineLook:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from watchdog import __version__, procfs
 from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig
-from watchdog.contracts import Endpoint, EngineLook, Owned, Owner, ProbeSpec, ProcessInfo
+from watchdog.contracts import Endpoint, EngineLook, LogPlace, Owned, Owner, ProbeSpec, ProcessInfo
 from watchdog.core.engine import step
 from watchdog.core.model import Event, Mode, Reading, ReadingTaken, Seconds, SubjectKind, Tick
 from watchdog.core.rules import Rule
@@ -85,6 +85,15 @@ class OneTarget:
     def log_bytes(self) -> int | None:
         """Nobody counts."""
         return None
+
+    def log_place(self) -> LogPlace | None:
+        """Nobody knows."""
+        return None
+
+    @property
+    def expects(self) -> tuple[str, ...]:
+        """What its log must show before it counts as ready."""
+        return self.config.expect_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class Makings:
                 lambda: (card.name for card in _seen_on(self.published().engines.get(name))),
             ),
             running_requests=lambda: requests_in(self.published().engines.get(name)),
+            expect_log=config.expect_log,
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from watchdog import procfs
-from watchdog.contracts import ActionError, Endpoint, ProcessInfo
+from watchdog.contracts import ActionError, Endpoint, LogPlace, ProcessInfo
 from watchdog.core.model import Cause, EngineExited, EngineSpawned, Event, Seconds
 from watchdog.ledger import GenerationRecord, Ledger
 from watchdog.supervisor import adoption, causes, identity, launched, tempdirs
@@ -59,6 +59,7 @@ class EngineSettings:
     gate: tuple[GateStep, ...] = ()
     before: tuple[GateStep, ...] = ()
     running_requests: RunningRequests = unknown_requests
+    expect_log: tuple[str, ...] = ()
 
 
 class SupervisedEngine:
@@ -153,6 +154,14 @@ class SupervisedEngine:
             return None
         offset = generation.record.log_offset
         return size - offset if size >= offset else size
+
+    def log_place(self) -> LogPlace | None:
+        """Where this generation logs."""
+        generation = self._generation
+        if generation is None:
+            return None
+        record = generation.record
+        return LogPlace(record.id, record.log_path, record.log_offset)
 
     def _note_members(self, generation: Generation, found: tuple[ProcessInfo, ...]) -> None:
         keys = tuple(sorted(key(info) for info in found))
