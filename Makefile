@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 SEEDS ?= 50
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
-TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus
+TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus /usr/sbin/nginx:nginx
 
 .PHONY: help
 help: ## Show this list

@@ -19,6 +19,7 @@ from watchdog.core.model import (
     Subject,
     SubjectKind,
     Unread,
+    Value,
 )
 
 
@@ -27,14 +28,23 @@ class ProbeError(Exception):
 
 
 class ActionError(Exception):
-    """An action cannot do its work. ``cause`` is the named reason, the message one line."""
+    """An action cannot do its work. ``cause`` is the named reason, the message one line.
+
+    ``evidence`` goes to the outcome as it is: a gate's ``verdict`` and ``advice``, for instance.
+    """
 
     def __init__(
-        self, message: str, cause: Cause = Cause.UNKNOWN, *, unkillable: bool = False
+        self,
+        message: str,
+        cause: Cause = Cause.UNKNOWN,
+        *,
+        unkillable: bool = False,
+        evidence: tuple[tuple[str, Value], ...] = (),
     ) -> None:
         super().__init__(message)
         self.cause = cause
         self.unkillable = unkillable
+        self.evidence = evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,23 @@ class LogPlace:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class FirstGood:
+    """What is known of an engine's model since its first good start, to compare the present with.
+
+    ``served_names`` (as the probe tells them) "" and ``max_model_len`` (tokens) None: not known
+    yet, or free to change. ``loaded`` says in words how the files of the present start differ,
+    ``on_disk`` how those of the next one would; "" when they do not, or nobody knows.
+    ``refuses``: what differs must not serve.
+    """
+
+    served_names: str = ""
+    max_model_len: int | None = None
+    loaded: str = ""
+    on_disk: str = ""
+    refuses: bool = False
+
+
 class EngineTarget(Protocol):
     """The engine that an engine probe looks at. All methods are safe from any thread."""
 
@@ -172,6 +199,10 @@ class EngineTarget(Protocol):
     @property
     def expects(self) -> tuple[str, ...]:
         """Regular expressions that its log must match before it counts as ready."""
+        ...
+
+    def first_good(self) -> FirstGood | None:
+        """What its model was; None when nothing is known. Looks at files, for seconds at most."""
         ...
 
 
@@ -308,6 +339,7 @@ __all__ = [
     "EngineControl",
     "EngineLook",
     "EngineTarget",
+    "FirstGood",
     "LogPlace",
     "Order",
     "Outcome",

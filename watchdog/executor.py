@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from watchdog.contracts import Action, ActionError, ActionSpec, EngineControl, Order
 from watchdog.core.lifecycle import LIFE
-from watchdog.core.model import ActionFinished, Cause, Decision, Event, Outcome
+from watchdog.core.model import ActionFinished, Cause, Decision, Event, Outcome, Value
 
 _CALM = frozenset({Cause.OPERATOR, Cause.RULE})
 """The engine may well serve: what is in it is let finish."""
@@ -101,11 +101,13 @@ class Actor:
 
     def _outcome(self, order: Order, began: float, engine: EngineControl) -> Outcome:
         ok, explanation, cause, unkillable = False, "", Cause.UNKNOWN, False
+        evidence: tuple[tuple[str, Value], ...] = ()
         try:
             self._actions[order.action].run(order, engine)
             ok = True
         except ActionError as error:
             explanation, cause, unkillable = str(error), error.cause, error.unkillable
+            evidence = error.evidence
         except Exception as error:  # noqa: BLE001 - a broken plug-in must not end the actor
             explanation = f"cannot {order.action}: {type(error).__name__}: {error}"
         return Outcome(
@@ -116,6 +118,7 @@ class Actor:
             explanation=explanation,
             cause=cause,
             unkillable=unkillable,
+            evidence=evidence,
         )
 
 

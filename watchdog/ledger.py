@@ -75,3 +75,15 @@ class Ledger(Protocol):
     def members_of(self, generation: str) -> tuple[tuple[int, int], ...]:
         """The members last noted, each a pid and its start ticks."""
         ...
+
+
+class ModelLedger(Protocol):
+    """The memory of models. No method raises; all are safe from any thread."""
+
+    def save_model(self, engine: str, body: str) -> None:
+        """Keep what is known of the model that ``engine`` serves, in place of what was."""
+        ...
+
+    def load_model(self, engine: str) -> str:
+        """What ``save_model`` kept last; "" when nothing was."""
+        ...

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from watchdog.contracts import ProcessInfo
 
@@ -71,6 +72,100 @@ def living_tasks(pid: int, root: str = ROOT) -> int:
     return sum(1 for text in texts if text and _behind_name(text)[:1] not in (b"Z", b"X"))
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thread: its id, its state letter, and the kernel function that it sleeps in, if any."""
+
+    tid: int
+    state: str
+    wchan: str
+
+
+def tasks(pid: int, root: str = ROOT) -> tuple[Task, ...]:
+    """All threads of a process, dead ones included, the leader first."""
+    found = []
+    for name in sorted(_names(f"{root}/{pid}/task"), key=int):
+        text = _read(f"{root}/{pid}/task/{name}/stat")
+        if text:
+            state = _behind_name(text)[:1].decode(errors="replace")
+            found.append(Task(int(name), state, wchan(int(name), f"{root}/{pid}/task")))
+    return tuple(found)
+
+
+def kernel_stack(pid: int, tid: int, root: str = ROOT) -> tuple[str, ...]:
+    """Names of the kernel's functions that a thread is in, innermost first.
+
+    Empty when it runs, and for who may not see them: only root may.
+    """
+    lines = _text(f"{root}/{pid}/task/{tid}/stack").splitlines()
+    names = (line.rpartition(" ")[2].partition("+")[0] for line in lines)
+    return tuple(name for name in names if name)
+
+
+def cgroups(pid: int, root: str = ROOT) -> dict[str, str]:
+    """The path of its cgroup by controller; that of version 2 under the empty name.
+
+    Paths are as the reader's cgroup namespace shows them. Empty when the process is gone.
+    """
+    rows = (line.split(":", 2) for line in _text(f"{root}/{pid}/cgroup").splitlines())
+    pairs = ((row[1].split(","), row[2]) for row in rows if len(row) == 3)  # noqa: PLR2004
+    return {controller: path for names, path in pairs for controller in names}
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupMount:
+    """Where a cgroup hierarchy is mounted: which part of it, and its controllers.
+
+    ``controllers`` holds the empty name alone for version 2.
+    """
+
+    path: str
+    root: str
+    controllers: tuple[str, ...]
+
+
+def cgroup_mounts(root: str = ROOT) -> tuple[CgroupMount, ...]:
+    """The mounted hierarchies that this process sees, in the order in which they were mounted."""
+    found = []
+    for line in _text(f"{root}/self/mountinfo").splitlines():
+        before, _, behind = line.partition(" - ")
+        left, right = before.split(), behind.split()
+        if len(left) > 4 and len(right) > 2 and right[0] in ("cgroup", "cgroup2"):  # noqa: PLR2004
+            names = ("",) if right[0] == "cgroup2" else tuple(right[2].split(","))
+            found.append(CgroupMount(_unescaped(left[4]), _unescaped(left[3]), names))
+    return tuple(found)
+
+
+def cgroup_folder(pid: int, controller: str, root: str = ROOT) -> str | None:
+    """The directory of the cgroup that the process is in; None when it is out of our sight.
+
+    ``controller`` is one of version 1, or empty for version 2.
+    """
+    path = cgroups(pid, root).get(controller)
+    if path is None or path.startswith("/.."):
+        return None
+    for mount in cgroup_mounts(root):
+        if controller in mount.controllers:
+            below = _below(path, mount.root)
+            if below is not None:
+                return mount.path.rstrip("/") + below or "/"
+    return None
+
+
+def _below(path: str, top: str) -> str | None:
+    """What to add to ``top`` to get ``path``; None when it is not below."""
+    top = top.rstrip("/")
+    if path != top and not path.startswith(f"{top}/"):
+        return None
+    return path[len(top) :].rstrip("/")
+
+
+def _unescaped(word: str) -> str:
+    """A path of mountinfo: blanks and the like are written as octal numbers."""
+    head, *rest = word.split("\\")
+    return head + "".join(chr(int(one[:3], 8)) + one[3:] for one in rest)
+
+
 def boot_id(root: str = ROOT) -> str:
     """The random name of this boot; empty when unknown."""
     return _text(f"{root}/sys/kernel/random/boot_id")
@@ -98,6 +193,11 @@ def wchan(pid: int, root: str = ROOT) -> str:
     """The kernel function that the process sleeps in; empty when it runs or is unknown."""
     name = _text(f"{root}/{pid}/wchan")
     return "" if name == "0" else name
+
+
+def is_listened_on(port: int, root: str = ROOT) -> bool:
+    """Whether anybody listens on the TCP port in our network namespace, visible or not."""
+    return bool(_listening_inodes(port, root))
 
 
 def listening_owner(port: int, root: str = ROOT) -> tuple[int, str] | None:

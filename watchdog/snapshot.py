@@ -26,6 +26,7 @@ class ProbeStats:
 class Snapshot:
     """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
 
+    ``waiting`` is what starts wait for, by engine.
     ``lines_lost`` of the log, ``events_lost`` of the recording and ``inbox_depth`` are None when
     nobody counts them.
     """
@@ -38,6 +39,7 @@ class Snapshot:
     pids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     budget: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
     probes: Mapping[str, ProbeStats] = field(default_factory=dict)
     lines_lost: int | None = None
     events_lost: int | None = None

@@ -18,6 +18,7 @@ from watchdog.contracts import (
     Endpoint,
     EngineLook,
     EngineTarget,
+    FirstGood,
     LogPlace,
     Owned,
     Owner,
@@ -78,6 +79,11 @@ class Shown:
     def expects(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
+
+    @staticmethod
+    def first_good() -> FirstGood | None:
+        """Nothing."""
+        return None
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from watchdog.contracts import (
     Endpoint,
     EngineLook,
     EngineTarget,
+    FirstGood,
     LogPlace,
     Owned,
     Owner,
@@ -82,6 +83,11 @@ class Engine:
     def expects(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
+
+    @staticmethod
+    def first_good() -> FirstGood | None:
+        """Nothing."""
+        return None
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Every rung of the stop ladder on real trees: nobody lives afterwards, no stranger is hurt."""
 
 import os
-import random
 import signal
 import subprocess
 from pathlib import Path
@@ -307,54 +306,3 @@ def test_a_stop_of_nothing_is_nothing() -> None:
         stop(supervised)
 
         assert supervised.events == []
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_tree_survives(seed: int) -> None:
-    """FACT: whatever a random tree forks, detaches, ignores or orphans: nobody lives afterwards."""
-    luck = random.Random(seed)  # noqa: S311
-    moves = ["fork", "setsid", "deaf", "orphan", "stop", "thread"]
-    plan = [luck.choice(moves) for _ in range(luck.randint(2, 7))]
-    if seed % 2:
-        plan.append("die")
-    with supervision(script(TREE.replace("PLAN", repr(plan)))) as supervised:
-        supervised.engine.start(Cause.OPERATOR)
-        until(lambda: "ready=" in supervised.log())
-        supervised.engine.processes()
-
-        stop(supervised, cause=luck.choice([Cause.OPERATOR, Cause.STALLED, Cause.CRASH]))
-
-        words = [w for w in supervised.log().split() if w.startswith("pid=")]
-        assert len(words) > 0
-        assert living([int(word.removeprefix("pid=")) for word in words]) == []
-
-
-TREE = """
-import threading
-leader = os.getpid()
-def child(detached=False):
-    pid = os.fork()
-    if pid == 0: print(f'pid={os.getpid()}', flush=True)
-    return pid == 0
-print(f'pid={leader}', flush=True)
-for move in PLAN:
-    match move:
-        case 'fork': child()
-        case 'setsid':
-            if child(): os.setsid()
-        case 'deaf': signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        case 'orphan':
-            if child():
-                os.setsid()
-                if os.fork(): os._exit(0)
-                print(f'pid={os.getpid()}', flush=True)
-        case 'thread': threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-        case 'stop':
-            if os.getpid() != leader: os.kill(os.getpid(), signal.SIGSTOP)
-        case 'die':
-            if os.getpid() == leader:
-                print('ready=1', flush=True)
-                os._exit(1)
-if os.getpid() == leader: print('ready=1', flush=True)
-time.sleep(600)
-"""

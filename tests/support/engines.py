@@ -11,6 +11,7 @@ from watchdog.contracts import (
     Endpoint,
     EngineLook,
     EngineTarget,
+    FirstGood,
     LogPlace,
     Owned,
     Owner,
@@ -34,6 +35,7 @@ class Target:
     expects: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    good: FirstGood | None = None
 
     def look(self) -> EngineLook:
         """The current view."""
@@ -50,6 +52,10 @@ class Target:
     def log_place(self) -> LogPlace | None:
         """Where the log is."""
         return self.log
+
+    def first_good(self) -> FirstGood | None:
+        """What its model was."""
+        return self.good
 
 
 def engines(*names: str) -> tuple[Target, ...]:

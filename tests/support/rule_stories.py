@@ -109,6 +109,12 @@ def _driver(at: Seconds, name: str, *, value: Value) -> Reading:
     return Reading("driver", at, 0.0, (Sampled(subject, name, value, (("engine", NAME),)),))
 
 
+def _port(at: Seconds, foreign: str) -> Reading:
+    """What ``engine_port`` reads of an engine."""
+    sample = Sampled(engine_subject(NAME), "foreign", foreign, (("engine", NAME),))
+    return Reading("engine_port", at, 0.0, (sample,))
+
+
 ENGINE_TALES = (
     Tale(
         "engine-down",
@@ -188,6 +194,12 @@ ENGINE_TALES = (
         fires=tuple(_driver(at, "fits", value=False) for at in times(1, 11)),
         clears=(_driver(20.0, "fits", value=True),),
         blind=(("driver.fits",),),
+    ),
+    Tale(
+        "foreign-manager",
+        fires=(_port(1.0, ""), _port(2.0, "process 4242 (python3) …")),
+        clears=tuple(_port(at, "") for at in times(10, 70)),
+        blind=(("engine_port.foreign",),),
     ),
 )
 """Of the rules about engines."""

@@ -11,12 +11,14 @@ from tests.support.core import Story
 from tests.support.rule_stories import ENGINE_TALES, Tale, fires, told
 from tests.support.rule_stories_gpu import GPU_TALES
 from tests.support.rule_stories_host import HOST_TALES
+from tests.support.rule_stories_model import MODEL_TALES
+from tests.support.rule_stories_standby import STANDBY_TALES
 from tests.support.rules import DEFAULT_RULES, RULES
 from watchdog.core import incidents
 from watchdog.core.engine import firing
 from watchdog.core.model import Reading, Severity, Subject, Verdict
 
-TALES = (*ENGINE_TALES, *GPU_TALES, *HOST_TALES)
+TALES = (*ENGINE_TALES, *MODEL_TALES, *STANDBY_TALES, *GPU_TALES, *HOST_TALES)
 _FORGOTTEN = 3600.0
 """After so long without a word a finding about the box ends by itself."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog.command_line import describe
-from watchdog.daemon.gates import _first, visible
+from watchdog.daemon.gate_cards import first_cards, visible
 from watchdog.supervisor.gpu_gate import CardMemory
 
 
@@ -40,4 +40,4 @@ def test_among_unequal_cards_those_with_most_room_are_looked_at(
         CardMemory(0, "GPU-0", sizes[0], 140 << 30),
         CardMemory(1, "GPU-1", sizes[1], 100 << 30),
     )
-    assert _first(said, None, found) == chosen
+    assert first_cards(said, None, found) == chosen

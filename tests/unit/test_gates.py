@@ -23,7 +23,7 @@ from watchdog.contracts import Owned, Owner
 from watchdog.core.model import Cause
 from watchdog.daemon.gates import Gates, assigned
 from watchdog.daemon.gpu_look import PROBE, GpuLook
-from watchdog.supervisor.gate import Refusal
+from watchdog.supervisor.gate import GateVerdict, Refusal
 
 GIB = 1 << 30
 STRANGER = 460
@@ -331,7 +331,9 @@ def test_an_environment_that_breaks_stops_nobody(machine: Path) -> None:
         assert step.look() is None
 
 
-STOPPING = Refusal(Cause.OPERATOR, "cannot start main: the watchdog is stopping")
+STOPPING = Refusal(
+    Cause.OPERATOR, "cannot start main: the watchdog is stopping", GateVerdict.STOPPING
+)
 
 
 def test_the_end_is_not_waited_for(machine: Path) -> None:

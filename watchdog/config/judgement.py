@@ -19,6 +19,7 @@ GPU_NAMES = ("GPU-[A-Za-z0-9_/-]+", "MIG-[A-Za-z0-9_/-]+")
 """What CUDA calls a card or a part of one, as regular expressions for the whole name."""
 MOST_GPUS = 1024
 _LONGEST_PATTERN = 1000
+_LOG_PROBE = "engine_log"
 
 _VARIABLE = re.compile(r"[^=\0]+")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
@@ -35,6 +36,7 @@ def faults(config: Config) -> Iterator[str]:
         except CommandError as error:
             yield f"{join('engine', name)}.command: {error}"
     yield from _collisions(config, commands)
+    yield from _unread_logs(config)
     yield from _policy(config.policy)
     yield from _nginx(config)
     names = Counter(rule.name for rule in config.rule)
@@ -107,6 +109,15 @@ def _patterns(path: str, patterns: tuple[str, ...]) -> Iterator[str]:
             yield f"{path}.expect_log[{index}]: expected a regular expression: {error}"
         if len(pattern) > _LONGEST_PATTERN:
             yield f"{path}.expect_log[{index}]: expected at most {_LONGEST_PATTERN} characters"
+
+
+def _unread_logs(config: Config) -> Iterator[str]:
+    """What nobody looks for is never found, and the engine would never be ready."""
+    probe = config.probes.get(_LOG_PROBE)
+    if probe is not None and not probe.enabled:
+        for name, engine in config.engine.items():
+            if engine.expect_log:
+                yield f"{join('engine', name)}.expect_log: expected probes.{_LOG_PROBE} enabled"
 
 
 def _nginx(config: Config) -> Iterator[str]:

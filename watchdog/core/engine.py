@@ -118,12 +118,17 @@ def _forget_the_dead(work: Work, before: State) -> None:
 
 
 def _note_the_restless(work: Work) -> None:
-    """Whom a decision changed after the rules had seen it: they must be asked again."""
+    """Whom a decision changed after the rules had seen it: they must be asked again.
+
+    So must be who stands by for others, of whom its view tells.
+    """
     others = {
         name
         for name, engine in work.state.engines.items()
         if (seen := work.judged.get(name)) is not None and seen is not engine
     }
+    if others:
+        others |= {name for name, one in work.state.engines.items() if one.settings.standby}
     restless = frozenset(others | (work.state.restless - work.judged.keys()))
     if restless != work.state.restless:
         work.state = changed(work.state, restless=restless)

@@ -15,6 +15,7 @@ from watchdog.core.model import (
     EngineExited,
     EngineSpawned,
     Event,
+    Mode,
     ProcessState,
     Reading,
     ReadingTaken,
@@ -25,7 +26,15 @@ from watchdog.core.model import (
 from watchdog.core.policy import failed, refunded
 from watchdog.core.state import EngineState, PolicySettings, State
 
-_REFUSED_BY_THE_BOX = frozenset({Cause.GPU_MEMORY_SHORT, Cause.DRIVER_MISMATCH})
+_REFUSED_BY_THE_BOX = frozenset(
+    {
+        Cause.GPU_MEMORY_SHORT,
+        Cause.DRIVER_MISMATCH,
+        Cause.PLACE_TAKEN,
+        Cause.DISK_FULL,
+        Cause.SHM_SHORT,
+    }
+)
 """An action that fails so was refused before anything was started, and may succeed later."""
 
 _Taken = tuple[State, tuple[Record, ...]]
@@ -89,6 +98,9 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         began_at=None,
         retry_at=None,
     )
+    if event.adopted and not history.wanted and state.mode is Mode.ACT:
+        # Its watchdog died before a stop was done. As our own end, that is nobody's new word.
+        engine = changed(engine, pending=Verb.SHUTDOWN)
     name = "engine.adopted" if event.adopted else "engine.started"
     keys = (
         ("engine", engine.name),
@@ -121,6 +133,7 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
         ("signal", event.signal),
         ("cause", cause.value),
         ("explanation", event.explanation),
+        *((("advice", event.advice),) if event.advice and not asked else ()),
         ("expected", asked),
     )
     record = Record("engine.exited", "info" if asked else "error", keys)

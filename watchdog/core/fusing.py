@@ -21,7 +21,9 @@ def fuse(work: Work) -> None:
 
 def _fused(work: Work, engine: EngineState) -> EngineState:
     at = work.at
-    if engine.process is ProcessState.STARTING and verdict.is_first_ready(engine.vitals):
+    if engine.process is ProcessState.STARTING and verdict.is_first_ready(
+        engine.vitals, expects_log=engine.settings.expects_log
+    ):
         engine = _first_ready(work, engine)
     judged = verdict.judge(engine, at)
     live = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}

@@ -53,13 +53,27 @@ def spares(
         case "start_engine" if engine.process is not ProcessState.STOPPED:
             return HoldReason.INHIBITED, "the engine is not stopped"
         case "start_engine":
-            return None
+            return _outpaced(state, engine)
         case _ if engine.process is ProcessState.STOPPED:
             return HoldReason.INHIBITED, "the engine is stopped"
         case _ if engine.failed_at is None and engine.process in _LIVE:
             return _serving(state, engine, at)
         case _:
             return None
+
+
+def _outpaced(state: State, engine: EngineState) -> tuple[HoldReason, str] | None:
+    """Standbys start one after the other: what the first takes over is known when it serves."""
+    if not engine.settings.standby or engine.history.wanted:
+        return None
+    for other in state.engines.values():
+        if (
+            other.settings.standby
+            and other.process is ProcessState.STARTING
+            and other is not engine
+        ):
+            return HoldReason.INHIBITED, f"the standby {other.name} starts already"
+    return None
 
 
 def _serving(state: State, engine: EngineState, at: Seconds) -> tuple[HoldReason, str] | None:

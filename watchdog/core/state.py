@@ -104,11 +104,23 @@ RETRIES: Mapping[Cause, int] = MappingProxyType(
         Cause.DRIVER_TOO_OLD: 0,
         Cause.DRIVER_MISMATCH: 0,
         Cause.CUDA_COMPAT_UNSUPPORTED: 0,
+        Cause.GPU_UNSUPPORTED: 0,
+        Cause.MODEL_DENIED: 0,
+        Cause.MODEL_UNSUPPORTED: 0,
+        Cause.INSTALL_BROKEN: 0,
+        Cause.PERMISSION_DENIED: 0,
         Cause.CUDA_OOM: 1,
+        Cause.KV_CACHE_SHORT: 1,
+        Cause.SHM_SHORT: 1,
+        Cause.GPU_MISSING: 1,
+        Cause.MODEL_DAMAGED: 1,
+        Cause.COMPILE_CACHE: 1,
+        Cause.NOT_EXPECTED: 1,
     }
 )
 """What stays as it is until a person changes something is not tried again. Memory that ran out once
-may have been a chance; twice in a row it is the configuration."""
+may have been a chance, and a file half written, a cache that two starts shared or a GPU that was
+just reset are gone the next time; twice in a row it is the configuration or the box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +196,9 @@ class Vitals:
     """What the readings of the present generation have shown so far; None is not known.
 
     ``progressed_at`` is the last moment at which tokens provably moved. ``failing_since`` is when
-    the first of the present row of timed-out canaries was sent.
+    the first of the present row of timed-out canaries was sent. ``answered_at`` is when it first
+    answered as one that has started. ``expected_missing`` is what its log has not shown yet, ""
+    when all is there; ``expected_at`` is the last look at that.
     """
 
     process_at: Seconds | None = None
@@ -218,6 +232,9 @@ class Vitals:
     gpu_busy_at: Seconds | None = None
     progressed_at: Seconds | None = None
     start_sign_at: Seconds | None = None
+    answered_at: Seconds | None = None
+    expected_missing: str | None = None
+    expected_at: Seconds | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from watchdog.core.model import Cause, ProcessState, Seconds, Verdict
 from watchdog.core.state import EngineState, FusionSettings, Vitals
-from watchdog.core.vitals import SERVER_ERROR
+from watchdog.core.vitals import SERVER_ERROR, answers
 
 _STATIC = {
     ProcessState.STOPPED: Verdict.STOPPED,
@@ -56,19 +56,17 @@ def with_gpus(judged: Judgement, faults: tuple[str, ...]) -> Judgement:
     return Judgement(Verdict.GPU_FAULT, (*faults, *judged.reasons), judged.cause, judged.began_at)
 
 
-def is_first_ready(vitals: Vitals) -> bool:
-    """Whether a starting engine has shown what it can: a token, or the named lack of one.
+def is_first_ready(vitals: Vitals, *, expects_log: bool = False) -> bool:
+    """Whether a start is over: the engine answers, and its log has shown what is expected of it.
 
-    An engine that asks for a key we do not have, sleeps, or answers every completion with an
-    error has finished starting too; it runs, ``degraded``.
+    One that answers without a token runs, ``degraded``.
     """
-    if vitals.health != "ok":
-        return False
-    answered = vitals.canary == "failed" and vitals.canary_status > 0
-    return vitals.sleeping or answered or vitals.canary in {"ok", "unauthorized"}
+    return answers(vitals) and (not expects_log or vitals.expected_missing == "")
 
 
 def _starting(engine: EngineState, at: Seconds) -> Judgement:
+    if engine.leader is None and engine.in_flight:
+        return Judgement(Verdict.STARTING, ("waiting at its gate",))
     vitals, settings = engine.vitals, engine.settings
     gone = _core_gone(vitals, settings.fusion)
     if gone is not None and gone.verdict is Verdict.DEAD:
@@ -77,12 +75,33 @@ def _starting(engine: EngineState, at: Seconds) -> Judgement:
     sign = vitals.start_sign_at if vitals.start_sign_at is not None else began
     seen = vitals.process_at if vitals.process_at is not None else sign
     if seen - sign >= settings.start_timeout:
-        text = f"no progress of the start for {settings.start_timeout:.0f} s"
-        return Judgement(Verdict.DEAD, (text,), Cause.START_TIMEOUT, sign)
+        return _overdue(
+            engine, f"no progress of the start for {settings.start_timeout:.0f} s", sign
+        )
     if settings.start_deadline is not None and at - began >= settings.start_deadline:
-        text = f"not ready within {settings.start_deadline:.0f} s"
-        return Judgement(Verdict.DEAD, (text,), Cause.START_TIMEOUT, began)
-    return Judgement(Verdict.STARTING, ("waiting for the first token",))
+        return _overdue(engine, f"not ready within {settings.start_deadline:.0f} s", began)
+    unshown = _unshown(engine)
+    if unshown and _lasted(vitals.answered_at, vitals.expected_at) >= settings.start_timeout:
+        text = f"not ready {settings.start_timeout:.0f} s after its first answer"
+        return _overdue(engine, text, vitals.answered_at)
+    return Judgement(Verdict.STARTING, unshown or ("waiting for the first token",))
+
+
+def _overdue(engine: EngineState, text: str, since: Seconds | None) -> Judgement:
+    unshown = _unshown(engine)
+    known = bool(unshown) and engine.vitals.expected_missing is not None
+    cause = Cause.NOT_EXPECTED if known else Cause.START_TIMEOUT
+    return Judgement(Verdict.DEAD, (text, *unshown), cause, since)
+
+
+def _unshown(engine: EngineState) -> tuple[str, ...]:
+    """What keeps an engine that has answered from being ready: its log, as far as it was read."""
+    missing = engine.vitals.expected_missing
+    if not engine.settings.expects_log or engine.vitals.answered_at is None or missing == "":
+        return ()
+    if missing is None:
+        return ("its log has not been read yet",)
+    return (f"the log has not shown '{missing}' yet",)
 
 
 def _running(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement:

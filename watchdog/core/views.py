@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from watchdog.core import cards
+from watchdog.core import cards, itself
 from watchdog.core.changing import changed
 from watchdog.core.conditions import Figure, Window
 from watchdog.core.model import (
@@ -24,7 +24,6 @@ from watchdog.core.model import (
     Subject,
     SubjectKind,
     Value,
-    Verdict,
 )
 from watchdog.core.series import Series
 from watchdog.core.state import EngineState, Parts, State
@@ -89,46 +88,10 @@ def _engines(state: State, card: Subject) -> Mapping[str, Value]:
 
 def of_engine(state: State, engine: EngineState) -> BoxView:
     """All that rules can ask about an engine: its state, and what probes found of it."""
-    own = {**_own(engine), **_load(engine, state.at)}
+    own = itself.told(state, engine)
     if state.shutting_down:  # nothing is wanted any more, and nothing is missed
         own.pop("engine.wanted", None)
     return BoxView({**state.views.get(engine.subject, {}), "engine": own})
-
-
-def _load(engine: EngineState, at: Seconds | None) -> Mapping[str, Value]:
-    """Requests in the engine, as far as its counters were read lately."""
-    vitals = engine.vitals
-    seen, limit = vitals.metrics_at, engine.settings.fusion.stale_after
-    if seen is None or at is None or at - seen > limit:
-        return {}
-    load = (
-        ("engine.requests_running", vitals.running),
-        ("engine.requests_waiting", vitals.waiting),
-    )
-    return {name: value for name, value in load if value is not None}
-
-
-def _own(engine: EngineState) -> Mapping[str, Value]:
-    """Its health is not known in transition: a finding that led to a restart lives until it serves.
-
-    What is wanted is not known while it is started or stopped: a finding lives until the outcome.
-    """
-    values: dict[str, Value] = {
-        "engine.process": engine.process.value,
-        "engine.verdict": engine.verdict.value,
-        "engine.cause": engine.cause.value,
-        "engine.reason": "; ".join(engine.reasons) or engine.explanation,
-        "engine.members": engine.vitals.members,
-        "engine.action": engine.in_flight or engine.aside,
-    }
-    if engine.health not in _IN_TRANSITION:
-        values["engine.health"] = engine.health.value
-    if not engine.in_flight:
-        values["engine.wanted"] = engine.history.wanted
-    return values
-
-
-_IN_TRANSITION = frozenset({Verdict.STARTING, Verdict.STOPPING, Verdict.UNKILLABLE})
 
 
 def absorb(

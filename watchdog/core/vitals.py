@@ -34,9 +34,12 @@ def absorb(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals
         case "engine_process":
             return _process(_after_gap(vitals, reading.at, settings), reading, settings)
         case "engine_http":
-            return _http(_after_silence(vitals, reading.at, settings), reading)
+            vitals = _http(_after_silence(vitals, reading.at, settings), reading)
+            return _answered(vitals, reading.at)
         case "engine_metrics":
-            return _metrics(vitals, reading)
+            return _answered(_metrics(vitals, reading), reading.at)
+        case "engine_log":
+            return _log(vitals, reading)
         case _:
             return vitals
 
@@ -58,7 +61,13 @@ def _after_silence(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vit
     if not _gap(vitals.health_at, at, settings):
         return vitals
     return changed(
-        vitals, health="", health_since=None, canary_since=None, timeouts=0, failing_since=None
+        vitals,
+        health="",
+        health_since=None,
+        canary_since=None,
+        timeouts=0,
+        failing_since=None,
+        answered_at=None,
     )
 
 
@@ -178,6 +187,32 @@ def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vital
 def _is_fault(status: int) -> bool:
     """A server's own error, as against a request that it refuses."""
     return status >= SERVER_ERROR
+
+
+def answers(vitals: Vitals) -> bool:
+    """Whether a starting engine has shown what it can: a token, or the named lack of one.
+
+    An engine that asks for a key we do not have, sleeps, or answers every completion with an
+    error has finished starting too.
+    """
+    if vitals.health != "ok":
+        return False
+    answered = vitals.canary == "failed" and vitals.canary_status > 0
+    return vitals.sleeping or answered or vitals.canary in {"ok", "unauthorized"}
+
+
+def _answered(vitals: Vitals, at: Seconds) -> Vitals:
+    if vitals.answered_at is not None or not answers(vitals):
+        return vitals
+    return changed(vitals, answered_at=at)
+
+
+def _log(vitals: Vitals, reading: Reading) -> Vitals:
+    """What has appeared in a log stays in it."""
+    missing = _flat(reading).get("expected_missing")
+    if not isinstance(missing, str) or vitals.expected_missing == "":
+        return vitals
+    return changed(vitals, expected_missing=missing, expected_at=reading.at)
 
 
 def progressed(vitals: Vitals, at: Seconds) -> Vitals:

@@ -133,6 +133,8 @@ def watch_engines(work: Work, before: State, event: Event) -> None:
 def _is_news(before: State, now: State, engine: EngineState) -> bool:
     if engine.name in now.restless or before.engines.get(engine.name) is not engine:
         return True
+    if engine.settings.standby and before.engines is not now.engines:
+        return True  # its view has what the others do
     return before.views.get(engine.subject) is not now.views.get(engine.subject)
 
 

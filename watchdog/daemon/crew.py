@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from watchdog.config import EngineConfig
 from watchdog.contracts import ActionError
@@ -20,7 +21,7 @@ from watchdog.core.model import (
 )
 from watchdog.core.state import EngineState, RestartHistory
 from watchdog.daemon.box import EngineBox
-from watchdog.daemon.wiring import Engine, cards_of, outer_limit
+from watchdog.daemon.wiring import Engine, cards_of, longest_stop, outer_limit
 from watchdog.executor import Actor
 from watchdog.ledger import Ledger
 from watchdog.procfs import boot_id
@@ -80,10 +81,15 @@ class Crew:
             if settings is not None
         )
 
+    def logs(self) -> tuple[Path, ...]:
+        """The files that engines write to now. From any thread."""
+        places = (engine.supervised.log_place() for engine in self.engines.values())
+        return tuple(Path(place.path) for place in places if place is not None)
+
     def patience(self) -> Seconds:
         """More seconds than any stop may take, of what runs or will. From any thread."""
         return outer_limit(
-            settings.stop
+            longest_stop(settings.stop, settings.post_stop)
             for engine in self.engines.values()
             for settings in (engine.supervised.settings, engine.supervised.present)
             if settings is not None

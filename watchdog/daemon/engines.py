@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from watchdog.contracts import Endpoint, EngineLook, LogPlace, ProcessInfo
+from watchdog.contracts import Endpoint, EngineLook, FirstGood, LogPlace, ProcessInfo
 from watchdog.core.state import EngineState, State
 from watchdog.supervisor.engine import SupervisedEngine
+from watchdog.supervisor.spawn import Launch
 
 
 class Target:
-    """Implements ``contracts.EngineTarget``. ``published`` gives the state after the last step."""
+    """Implements ``contracts.EngineTarget``. ``published`` gives the state after the last step.
 
-    def __init__(self, engine: SupervisedEngine, published: Callable[[], State]) -> None:
+    ``first_good`` tells of the model, given how the next start would be made.
+    """
+
+    def __init__(
+        self,
+        engine: SupervisedEngine,
+        published: Callable[[], State],
+        first_good: Callable[[Launch], FirstGood | None] = lambda _: None,
+    ) -> None:
         self._engine = engine
         self._published = published
+        self._first_good = first_good
 
     @property
     def name(self) -> str:
@@ -57,6 +67,10 @@ class Target:
     def expects(self) -> tuple[str, ...]:
         """What its log must show before it counts as ready."""
         return self._engine.settings.expect_log
+
+    def first_good(self) -> FirstGood | None:
+        """What its model was at its first good start, and how it differs now."""
+        return self._first_good(self._engine.settings.launch)
 
 
 def look_of(engine: EngineState) -> EngineLook:

@@ -1,4 +1,4 @@
-"""What a start has to pass besides an empty set and a free port: the driver, and GPU memory.
+"""What a start has to pass besides an empty set and a free port, each wait of it visible.
 
 The gate has a probe ``gpu_processes`` of its own with default settings: ``[probes.gpu_processes]``
 and its ``enabled = false`` are about the samples, and a start is checked all the same.
@@ -6,33 +6,36 @@ and its ``enabled = false`` are about the samples, and a start is checked all th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from math import inf
-from pathlib import Path
 
 from watchdog.command_line import EngineCommand, Form
 from watchdog.contracts import Box, ProbeSpec
 from watchdog.core.model import Cause, Seconds
+from watchdog.daemon.gate_cards import assigned, first_cards, share, unsets, visible
 from watchdog.daemon.gpu_look import PROBE, GpuLook
+from watchdog.daemon.turns import Turns
+from watchdog.daemon.waits import Say, Waits, silent
 from watchdog.nvidia import obstacle
 from watchdog.nvidia.engine_cuda import wish
-from watchdog.supervisor.gate import GateStep, Refusal, Step
+from watchdog.supervisor import leftovers, room, tempdirs
+from watchdog.supervisor.bounded import Bounded
+from watchdog.supervisor.gate import GateStep, GateVerdict, Refusal, Step
 from watchdog.supervisor.gpu_gate import Baselines, CardMemory, memory_released
+from watchdog.supervisor.leftovers import Sweeper
+from watchdog.supervisor.room import Room
+
+__all__ = ["Gates", "assigned", "visible"]
 
 _VLLM = frozenset({Form.SERVE, Form.API_SERVER})
-_DEFAULT_SHARE = 0.9
-"""``--gpu-memory-utilization`` of a vLLM that is not told another: 0.9 up to 0.18, later 0.92. The
-smaller one, because a start that might work is not refused."""
 _NEVER = object()
 _GLANCE = 0.1
 """Seconds between two looks at an engine that is about to leave."""
-_WRAPPED = 12
-"""Words in front of the engine that are looked through for an ``env``."""
 
 
 @dataclass(slots=True)
@@ -41,9 +44,10 @@ class Gates:
 
     ``floors`` are what the probe ``driver`` is told of drivers that its table lacks; ``root`` is
     where the file system begins; ``patience`` is how many seconds an engine may take to leave a
-    place, ``unwanted`` whether nobody wants the start any more, ``hurried``
-    whether a start may still be made and may not wait. Steps may be taken from any
-    thread, and the settings replaced.
+    place, ``unwanted`` whether nobody wants the start any more, ``hurried`` whether a start may
+    still be made and may not wait. ``turns`` says who starts first, None lets all start at once;
+    ``sweeper`` removes leftovers, None leaves them; ``say`` takes lines for the journal about an
+    engine. Steps may be taken from any thread, and the settings replaced.
     """
 
     specs: Mapping[str, ProbeSpec]
@@ -53,11 +57,24 @@ class Gates:
     patience: Callable[[], Seconds] = lambda: 120.0
     unwanted: Callable[[str], bool] = lambda _: False
     hurried: Callable[[], bool] = lambda: False
+    turns: Turns | None = None
+    sweeper: Sweeper | None = None
+    say: Say = silent
     _cut: set[str] = field(default_factory=set)
     _baselines: Baselines = field(default_factory=Baselines)
+    _waits: Waits = field(init=False)
+    _sweeps: Bounded = field(default_factory=lambda: Bounded(leftovers.TIME))
+    _disks: Bounded = field(default_factory=lambda: Bounded(room.TIME))
     _look: GpuLook | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._waits = Waits(self._tell)
+
+    def waiting(self, name: str) -> str | None:
+        """What the start of ``name`` waits for and since when; None when it does not wait."""
+        return self._waits.of(name)
 
     def steps(
         self,
@@ -74,15 +91,75 @@ class Gates:
         def driver() -> Refusal | None:
             around = {**environment(), **assigned(said.argv)}
             found = obstacle(said.argv, around, self.root, self.floors)
-            return Refusal(found[0], f"cannot start {name}: {found[1]}") if found else None
+            if found is None:
+                return None
+            text = f"cannot start {name}: {found[1]}"
+            return Refusal(found[0], text, GateVerdict.DRIVER_UNFIT)
 
         def memory() -> Refusal | None:
             return self._memory(name, said, environment(), tuple(seen()))
 
         return (
             GateStep("driver-fits", self._guarded(name, driver)),
-            GateStep("gpu-memory", self._guarded(name, memory)),
+            GateStep("gpu-memory", self._guarded(name, memory), again=True),
         )
+
+    def roomy(
+        self,
+        name: str,
+        said: EngineCommand,
+        environment: Callable[[], Mapping[str, str]],
+        log: str,
+    ) -> tuple[GateStep, ...]:
+        """Sweep what dead engines left, then see whether there is room to start.
+
+        ``log`` is the path of its log. The sweep refuses nothing. Both are bounded in time.
+        """
+
+        def swept() -> Refusal | None:
+            sweeper = self.sweeper
+            if sweeper is not None:
+                around = {**environment(), **assigned(said.argv)}
+                folders = _sockets_at(around)
+                found = self._sweeps(lambda: sweeper.sweep(folders, quick=True))
+                for text in () if found is None else found.lines():
+                    self._tell(name, text)
+            return None
+
+        def fits() -> Refusal | None:
+            around = {**environment(), **assigned(said.argv)}
+            return self._room(name, said, around, log)
+
+        return (
+            GateStep("leftovers", self._guarded(name, swept)),
+            GateStep("room", self._guarded(name, fits), again=True),
+        )
+
+    def turn(self, name: str) -> GateStep:
+        """The last step: waits until it is the turn of ``name`` to load its weights."""
+
+        def its() -> Refusal | None:
+            turns = self.turns
+            while turns is not None and (ahead := turns.ask(name)) is not None:
+                self._waits.on(name, f"its turn to start: {ahead} first")
+                if self._waited(name, _GLANCE):
+                    break
+            return None
+
+        guarded = self._guarded(name, its)
+
+        def step() -> Refusal | None:
+            refusal = guarded()
+            if refusal is not None:
+                self.left(name)
+            return refusal
+
+        return GateStep("turn", step)
+
+    def left(self, name: str) -> None:
+        """Its start has failed behind the gate: the next one may have its turn."""
+        if self.turns is not None:
+            self.turns.left(name)
 
     def place(self, name: str, in_the_way: Callable[[], str | None]) -> GateStep:
         """A step that waits until no other engine of ours is where ``name`` is to start.
@@ -97,12 +174,13 @@ class Gates:
                     began, before = time.monotonic(), other
                 if time.monotonic() - began > self.patience():
                     text = f"cannot start {name}: {other} has not left its place yet"
-                    return Refusal(Cause.PORT_IN_USE, text)
+                    return Refusal(Cause.PLACE_TAKEN, text, GateVerdict.PLACE_TAKEN)
+                self._waits.on(name, f"engine {other} to leave its place")
                 if self._waited(name, _GLANCE):
                     return None
             return None
 
-        return GateStep("place-free", self._guarded(name, gone))
+        return GateStep("place-free", self._guarded(name, gone), again=True)
 
     def end(self) -> None:
         """Refuse every start from now on, also the one that waits. From any thread, at once."""
@@ -115,6 +193,10 @@ class Gates:
             look, self._look = self._look, None
         if look is not None:
             look.close()
+
+    def _tell(self, name: str, text: str) -> None:
+        with contextlib.suppress(Exception):  # no start is lost for a line of the journal
+            self.say(name, text)
 
     def _waited(self, name: str, seconds: Seconds) -> bool:
         """Whether the wait was for nothing: nobody wants the start any more."""
@@ -136,11 +218,14 @@ class Gates:
                     refusal = look()
                 except Exception:  # noqa: BLE001 - what we cannot find out must stop no engine
                     refusal = None
+                finally:
+                    self._waits.over(name)
             if self._ended.is_set() or name in self._cut:
                 text = f"cannot start {name}: the watchdog is stopping"
-                return Refusal(Cause.OPERATOR, text)
+                return Refusal(Cause.OPERATOR, text, GateVerdict.STOPPING)
             if self.unwanted(name):
-                return Refusal(Cause.OPERATOR, f"cannot start {name}: it is no longer asked for")
+                text = f"cannot start {name}: it is no longer asked for"
+                return Refusal(Cause.OPERATOR, text, GateVerdict.NOT_WANTED)
             return refusal
 
         return step
@@ -161,16 +246,31 @@ class Gates:
         first = look()
         if first is None:
             return None
-        sure = said.form in _VLLM and not said.spread and not _unsets(said.argv)
+        sure = said.form in _VLLM and not said.spread and not unsets(said.argv)
         looks = chain((first,), iter(look, _NEVER))
         return memory_released(
             lambda: next(looks),
             name,
-            seen or (_first(said, cards, first) if sure else cards),
-            _share(said) if sure and wanted.cuda else None,
+            seen or (first_cards(said, cards, first) if sure else cards),
+            share(said) if sure and wanted.cuda else None,
             self._baselines,
             wait=partial(self._waited, name),
+            tell=partial(self._waits.on, name),
         )()
+
+    def _room(
+        self, name: str, said: EngineCommand, around: Mapping[str, str], log: str
+    ) -> Refusal | None:
+        is_vllm = said.form in _VLLM
+        ranks = said.tensor_parallel * said.pipeline_parallel if is_vllm else 1
+        places = room.places(around, log, caches=is_vllm)
+        disk = self._disks(lambda: room.on_disk(name, places))
+        for found in (disk or Room(), room.in_shared_memory(name, ranks, around)):
+            for text in found.warnings:
+                self._tell(name, text)
+            if found.refusal is not None:
+                return found.refusal
+        return None
 
     def _gpus(self) -> Callable[[], tuple[CardMemory, ...] | None]:
         """One for all engines, built at the first start and not after the end."""
@@ -183,70 +283,7 @@ class Gates:
             return self._look
 
 
-def visible(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The cards that an engine of this environment may use; None for all, () for none.
-
-    CUDA ends the list at the first entry that names no device, so "-1" and "" are none at all.
-    """
-    value = environment.get("CUDA_VISIBLE_DEVICES")
-    if value is None:
-        return None
-    cards: list[str] = []
-    for entry in value.split(","):
-        name = entry.strip()
-        if not name or name.startswith("-"):
-            break
-        cards.append(name)
-    return tuple(cards)
-
-
-def assigned(command: Sequence[str]) -> dict[str, str]:
-    """The variables that an ``env`` in front of the engine sets: ``env A=b vllm serve``."""
-    words = (word.partition("=") for word in _of_env(command))
-    return {name: value for name, equals, value in words if equals and name.isidentifier()}
-
-
-def _unsets(command: Sequence[str]) -> bool:
-    """Whether an ``env`` takes variables away: then what we know of them may be wrong."""
-    return any(word.startswith("-") for word in _of_env(command))
-
-
-def _of_env(command: Sequence[str]) -> Iterator[str]:
-    """Options and assignments of every ``env`` in front of the engine."""
-    inside = False
-    for word in command[:_WRAPPED]:
-        if Path(word).name == "env":
-            inside = True
-        elif inside and ("=" in word or word.startswith("-")):
-            yield word
-        else:
-            inside = False
-
-
-def _first(
-    said: EngineCommand, cards: tuple[str, ...] | None, found: Sequence[CardMemory]
-) -> tuple[str, ...]:
-    """CUDA takes the first cards; without a list, which those are is sure among equal ones only.
-
-    Where it is not, those with most room: what does not fit there fits nowhere.
-    """
-    count = said.tensor_parallel * said.pipeline_parallel * said.data_parallel
-    if cards is not None:
-        return cards[:count]
-    ordered = sorted(found, key=lambda card: card.index)
-    if len({card.total_bytes for card in found}) > 1:
-        ordered = sorted(found, key=_room, reverse=True)
-    return tuple(str(card.index) for card in ordered[:count])
-
-
-def _room(card: CardMemory) -> float:
-    """Free bytes; a card that does not tell may have any number of them."""
-    if card.total_bytes is None or card.used_bytes is None:
-        return inf
-    return card.total_bytes - card.used_bytes
-
-
-def _share(said: EngineCommand) -> float:
-    """The share of a card that the engine wants for itself."""
-    told = said.gpu_memory_utilization
-    return _DEFAULT_SHARE if told is None else told
+def _sockets_at(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where vLLM leaves its sockets, when it is not told our directory or was started by others."""
+    named = (environment.get(name) for name in ("VLLM_RPC_BASE_PATH", "TMPDIR"))
+    return tuple(dict.fromkeys((*filter(None, named), str(tempdirs.base()))))

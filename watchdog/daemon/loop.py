@@ -49,6 +49,7 @@ class Loop:
         watchers: Sequence[Callable[[Event, Step], None]],
         on_signal: Callable[[int], Commanded | None],
         on_error: Callable[[Event, Exception], None],
+        on_act: Callable[[Decision], None] = lambda _: None,
         outer_limit: Callable[[], Seconds],
     ) -> None:
         self.state = state
@@ -60,6 +61,7 @@ class Loop:
         self._watchers = watchers
         self._on_signal = on_signal
         self._on_error = on_error
+        self._on_act = on_act
         self._outer_limit = outer_limit
         self._waiting: list[Request] = []
         self._wake_at: Seconds | None = None
@@ -127,6 +129,7 @@ class Loop:
 
     def _carry_out(self, decision: Decision) -> None:
         if decision.hold is None:
+            self._on_act(decision)
             self._actors[decision.target.name].submit(decision)
 
     def _answer(self) -> None:

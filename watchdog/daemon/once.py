@@ -17,7 +17,16 @@ from queue import Empty, SimpleQueue
 from watchdog import __version__, procfs
 from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig
-from watchdog.contracts import Endpoint, EngineLook, LogPlace, Owned, Owner, ProbeSpec, ProcessInfo
+from watchdog.contracts import (
+    Endpoint,
+    EngineLook,
+    FirstGood,
+    LogPlace,
+    Owned,
+    Owner,
+    ProbeSpec,
+    ProcessInfo,
+)
 from watchdog.core.engine import step
 from watchdog.core.model import Event, Mode, Reading, ReadingTaken, Seconds, SubjectKind, Tick
 from watchdog.core.rules import Rule
@@ -94,6 +103,10 @@ class OneTarget:
     def expects(self) -> tuple[str, ...]:
         """What its log must show before it counts as ready."""
         return self.config.expect_log
+
+    def first_good(self) -> FirstGood | None:
+        """Nothing: no memory is opened."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

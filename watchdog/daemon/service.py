@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import time
 import traceback
@@ -11,45 +10,46 @@ from pathlib import Path
 
 from watchdog import __version__, registry
 from watchdog import config as configuration
-from watchdog.core import facts, policy
+from watchdog.core import facts
 from watchdog.core.model import Commanded, Event, Mode, ProcessState, Verb
 from watchdog.core.state import State, Step
 from watchdog.daemon.aftercare import Aftercare
+from watchdog.daemon.beginning import address, doors, opened, recalled
 from watchdog.daemon.box import EngineBox
 from watchdog.daemon.configured import Source
 from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
 from watchdog.daemon.front import Front
 from watchdog.daemon.gates import Gates
 from watchdog.daemon.locks import Locks
+from watchdog.daemon.log_care import LogCare
 from watchdog.daemon.lookout import Looking, Lookout
 from watchdog.daemon.loop import Loop
 from watchdog.daemon.memory import Memory
+from watchdog.daemon.model_watch import ModelWatch
 from watchdog.daemon.plan import InForce, Planner
 from watchdog.daemon.reload import Reloader
+from watchdog.daemon.shown import Shown
+from watchdog.daemon.signals import Signals, enqueue
 from watchdog.daemon.strays import living, ports_left, strays
+from watchdog.daemon.turns import Turns
 from watchdog.daemon.wiring import (
     Makings,
     build_probes,
-    core_settings,
     period_of,
 )
-from watchdog.inbox import Inbox, Signalled
+from watchdog.inbox import Inbox
 from watchdog.logs import Journal
 from watchdog.metrics import Exporter
 from watchdog.procfs import boot_id
 from watchdog.recorder import Recorder
 from watchdog.schedule import Schedule
-from watchdog.snapshot import Snapshot
-from watchdog.store import Store
 from watchdog.supervisor.engine import Surroundings
 from watchdog.supervisor.exits import ExitWatch
 from watchdog.supervisor.household import Household, become_reaper
-from watchdog.web.app import App
-from watchdog.web.server import Server, serve_socket, serve_tcp
+from watchdog.supervisor.leftovers import Sweeper
 
 _TIDY_PERIOD = 300.0
 _EXPIRE_PERIOD = 1.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
 
 
 class Service:
@@ -67,48 +67,50 @@ class Service:
     ) -> None:
         self._now = now
         self._locks = locks
-        self._config_hash = now.config.sha256
         self._journal = journal
         self._state_dir = state_dir
-        self._leave = False
         self._gave_up = False
         self._inbox = Inbox()
-        for number in _SIGNALS:  # first of all: what is built below must not outlive a SIGTERM
-            signal.signal(number, lambda got, _frame: self._inbox.post(Signalled(got)))
+        enqueue(self._inbox)  # first of all: what is built below must not outlive a SIGTERM
         self._household = Household()
-        self._store = self._open_store(durable=durable)
+        self._store = opened(state_dir, self._warn, durable=durable)
         self._memory = Memory(self._store)
         self._exit_watch = ExitWatch()
         self._specs = registry.probes()
-        state = self._recalled()
+        state = recalled(now.config, state_dir, self._memory)
         self._box = EngineBox({}, self._store)
-        self._gates = Gates(self._specs, self._box, {})
         self._crew = Crew(self._box)
-        self._gates.patience, self._gates.unwanted = self._crew.patience, self._is_unwanted
-        self._gates.hurried = lambda: self._loop.state.shutting_down
+        self._models = ModelWatch(self._store, journal.log, self._model_change)
+        self._gates = self._build_gates()
         self._take_up()
         makings = self._makings(durable=durable)
         state = self._muster(makings, state)
         self._schedule = Schedule(self._job_failed)
         self._lookout = Lookout(self._schedule, self._looking())
-        self._exporter = Exporter(self._specs, self._snapshot)
-        self._exporter.recall(state.incidents)
         self._recorder = Recorder(state_dir if durable else None, self._warn, boot=boot_id())
+        self._shown = self._build_shown()
+        self._exporter = Exporter(self._specs, self._shown.snapshot)
+        self._exporter.recall(state.incidents)
+        self._signals = Signals(
+            self._published, self._crew, self._household, journal, self._hung_up
+        )
         self._loop = self._build_loop(state)
         self._reloader = self._build_reloader(source, makings, locks)
         self._front = Front(
             self._loop,
             self._inbox,
             self._exporter,
-            self._snapshot,
+            self._shown.snapshot,
             self._reloader.ask,
             lambda: self._crew.leaving,
         )
-        self._servers = self._build_servers(durable=durable)
+        self._host, port = address(now.config)
+        self._servers = doors(self._front, self._host, port, state_dir if durable else None)
+        self._log_care = LogCare(self._crew.logs, self._warn)
 
     def run(self, *, leave: bool) -> bool:
         """Run until a shutdown is complete; whether that is because every engine was given up."""
-        self._leave = leave
+        self._signals.leave = leave
         if not become_reaper():
             self._warn("cannot adopt orphans: neither PID 1 nor a subreaper")
         self._journal.log(
@@ -130,18 +132,31 @@ class Service:
 
     # --- building -----------------------------------------------------------------------------
 
-    def _open_store(self, *, durable: bool) -> Store:
-        store = Store.open(self._state_dir, self._warn) if durable else Store.in_memory()
-        for text in store.warnings:
-            self._warn(text)
-        return store
+    def _build_gates(self) -> Gates:
+        return Gates(
+            self._specs,
+            self._box,
+            {},
+            patience=self._crew.patience,
+            unwanted=self._is_unwanted,
+            hurried=lambda: self._loop.state.shutting_down,
+            turns=Turns(self._published, lambda: self._now.config.watchdog.starts_at_once),
+            sweeper=Sweeper(self._store.ended_tempdirs),
+            say=self._say,
+        )
 
-    def _recalled(self) -> State:
-        config = self._now.config
-        settings = core_settings(config, self._state_dir)
-        standby = frozenset(name for name, e in config.engine.items() if e.standby)
-        state = self._memory.recall(settings, standby)
-        return replace(state, mode=Mode(config.watchdog.mode.value))
+    def _build_shown(self) -> Shown:
+        return Shown(
+            self._published,
+            self._now,
+            self._crew,
+            self._gates,
+            self._lookout,
+            self._journal,
+            self._recorder,
+            self._inbox,
+            self._now.config.sha256,
+        )
 
     def _muster(self, makings: Makings, state: State) -> State:
         """The engines of the configuration, and those of an earlier one that have to end."""
@@ -163,11 +178,19 @@ class Service:
     def _makings(self, *, durable: bool) -> Makings:
         return Makings(
             self._state_dir if durable else Path(tempfile.mkdtemp(prefix="vw-log-")),
-            Surroundings(self._household, self._exit_watch, self._store, self._inbox.post),
+            Surroundings(
+                self._household,
+                self._exit_watch,
+                self._store,
+                self._inbox.post,
+                self._warn,
+                self._box.owner,
+            ),
             registry.actions(),
             self._published,
             self._gates,
             self._crew.in_the_way,
+            self._models,
         )
 
     def _looking(self) -> dict[tuple[str, str], Looking]:
@@ -191,12 +214,14 @@ class Service:
                 self._write,
                 self._exporter.observe,
                 self._keep,
+                self._models.observe,
                 self._recorder.observe,
                 self._consider_exit,
                 self._watch_reload,
             ),
-            on_signal=self._signalled,
+            on_signal=self._signals.taken,
             on_error=self._loop_failed,
+            on_act=self._models.decided,
             outer_limit=self._crew.patience,
         )
 
@@ -226,6 +251,7 @@ class Service:
 
     def _switched(self) -> None:
         self._take_up()
+        self._shown.config_hash = self._now.config.sha256
         self._record_anew()
 
     def _record_anew(self) -> None:
@@ -235,16 +261,7 @@ class Service:
     def _take_up(self) -> None:
         """What follows from the configuration in force."""
         config = self._now.config
-        self._config_hash = config.sha256
         self._gates.floors = config.probes["driver"].settings.floors
-
-    def _build_servers(self, *, durable: bool) -> list[Server]:
-        self._host, port = configuration.listen_address(self._now.config.watchdog.listen)
-        servers = [serve_tcp(App(self._front), self._host, port)]
-        if durable:
-            path = self._state_dir / "control.sock"
-            servers.append(serve_socket(App(self._front, control=True), path))
-        return servers
 
     # --- beginning and end --------------------------------------------------------------------
 
@@ -269,11 +286,13 @@ class Service:
         self._schedule.every(_EXPIRE_PERIOD, self._lookout.expire, "expire")
         self._schedule.every(_TIDY_PERIOD, self._store.tidy, "tidy")
         self._schedule.start()
+        self._log_care.start()
 
     def _end(self) -> bool:
-        self._journal.log("info", "watchdog.stopping", leave=self._leave)
+        self._journal.log("info", "watchdog.stopping", leave=self._signals.leave)
         self._reloader.close()
         self._schedule.stop()
+        self._log_care.close()
         self._lookout.close()
         for server in self._servers:
             server.stop()
@@ -310,40 +329,21 @@ class Service:
         self._care.watch(event, step)
 
     def _consider_exit(self, _: Event, step: Step) -> None:
-        if step.state.shutting_down and not self._leave:
+        if step.state.shutting_down and not self._signals.leave:
             self._gates.end()
         exits = self._now.config.policy.on_give_up is configuration.OnGiveUp.EXIT
         if exits and not step.state.shutting_down and _all_given_up(step.state):
             self._gave_up = True
             self._inbox.post(Commanded(time.monotonic(), Verb.SHUTDOWN, owner="watchdog"))
 
-    def _signalled(self, number: int) -> Commanded | None:
-        if number == signal.SIGCHLD:
-            self._household.reap_orphans()
-            return None
-        if number == signal.SIGHUP:
-            self._journal.reopen()
-            self._reloader.hung_up()
-            return None
-        observing = self._loop.state.mode is not Mode.ACT
-        if number == signal.SIGQUIT or observing:
-            self._leave = True
-        if self._leave:
-            self._let_be()
-        verb = Verb.LEAVE if self._leave else Verb.SHUTDOWN
-        return Commanded(time.monotonic(), verb, owner=signal.Signals(number).name)
-
-    def _let_be(self) -> None:
-        """A restart that still drains is not made; one that signals already starts anew first."""
-        for name, engine in self._loop.state.engines.items():
-            if engine.in_flight == "restart_engine" and engine.pending is None:
-                self._crew.engines[name].supervised.let_be()
-
     def _is_unwanted(self, name: str) -> bool:
         engine = self._loop.state.engines.get(name)
         if engine is None:
             return False
         return engine.pending in {Verb.STOP, Verb.SHUTDOWN}
+
+    def _hung_up(self) -> None:
+        self._reloader.hung_up()
 
     def _loop_failed(self, event: Event, error: Exception) -> None:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -361,36 +361,17 @@ class Service:
     def _warn(self, text: str) -> None:
         self._journal.log("warning", "watchdog.degraded", reason=text)
 
+    def _say(self, engine: str, text: str) -> None:
+        self._journal.log("warning", "engine.gate", engine=engine, text=text)
+
     # --- what others see ----------------------------------------------------------------------
+
+    def _model_change(self, name: str) -> configuration.ModelChange:
+        engine = self._now.config.engine.get(name)
+        return configuration.ModelChange.ACCEPT if engine is None else engine.model_change
 
     def _published(self) -> State:
         return self._loop.state
-
-    def _snapshot(self) -> Snapshot:
-        state, now, engines = self._loop.state, time.monotonic(), self._crew.engines
-        settings = self._now.config.policy.core()
-        return Snapshot(
-            state=state,
-            at=now,
-            wall=time.time(),
-            version=__version__,
-            config_hash=self._config_hash,
-            pids={
-                name: tuple(info.pid for info in engine.supervised.processes())
-                for name, engine in engines.items()
-            },
-            ports={name: e.target.endpoint.port for name, e in engines.items()},
-            budget={
-                name: policy.budget_remaining(
-                    engine.history, now, settings, booted=engine.ready_at is not None
-                )
-                for name, engine in state.engines.items()
-            },
-            probes=self._lookout.stats(state),
-            lines_lost=self._journal.lost,
-            events_lost=self._recorder.lost,
-            inbox_depth=self._inbox.depth(),
-        )
 
 
 def _all_given_up(state: State) -> bool:

@@ -10,6 +10,7 @@ from typing import cast
 
 from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig
+from watchdog.config import Hook as HookConfig
 from watchdog.contracts import ActionSpec, Box, EngineTarget, Probe, ProbeSpec
 from watchdog.core.model import Event, Seconds, Subject, SubjectKind, engine_subject
 from watchdog.core.state import EngineSettings as CoreSettings
@@ -18,11 +19,14 @@ from watchdog.daemon.engines import Target, requests_in
 from watchdog.daemon.following import Following
 from watchdog.daemon.gates import Gates, assigned, visible
 from watchdog.daemon.mailbox import Mailbox
+from watchdog.daemon.model_watch import ModelWatch
 from watchdog.executor import Actor
 from watchdog.ledger import GenerationRecord
 from watchdog.runner import ProbeRun
 from watchdog.supervisor import launched
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
+from watchdog.supervisor.hooks import LONGEST_END as HOOK_END
+from watchdog.supervisor.hooks import Hook
 from watchdog.supervisor.ladder import StopSettings
 from watchdog.supervisor.spawn import Launch, lasting
 
@@ -55,6 +59,7 @@ class Makings:
     published: Callable[[], State]
     gates: Gates
     in_the_way: Callable[[str], str | None]
+    models: ModelWatch
 
     def engine(self, name: str, config: EngineConfig) -> Engine:
         """A new one; nothing is started, and its events are kept until its mailbox is opened."""
@@ -71,7 +76,7 @@ class Makings:
         return Engine(
             config,
             supervised,
-            Target(supervised, self.published),
+            Target(supervised, self.published, self.models.first_good),
             Actor(supervised, self.actions, mailbox),
             mailbox,
         )
@@ -94,7 +99,19 @@ class Makings:
             ),
             running_requests=lambda: requests_in(self.published().engines.get(name)),
             expect_log=config.expect_log,
+            last=(
+                self.models.step(launch),
+                *self.gates.roomy(name, said, lambda: lasting(launch), str(launch.log_path)),
+                self.gates.turn(name),
+            ),
+            pre_start=_hooks(config.pre_start),
+            post_stop=_hooks(config.post_stop),
+            unwanted=lambda: self.gates.unwanted(name) or self.gates.hurried(),
         )
+
+
+def _hooks(configured: Iterable[HookConfig]) -> tuple[Hook, ...]:
+    return tuple(Hook(hook.command, hook.timeout) for hook in configured)
 
 
 def _seen_on(engine: EngineState | None) -> frozenset[Subject]:
@@ -174,12 +191,15 @@ def build_probe(
     )
 
 
-def outer_limit(ladders: Iterable[StopSettings]) -> Seconds:
-    """Seconds after which a shutdown is given up: more than any of these stop ladders may take."""
-    longest = max(
-        (s.drain_timeout + 2 * s.term_timeout + s.kill_timeout for s in ladders), default=0.0
-    )
-    return longest + _SHUTDOWN_SLACK
+def outer_limit(stops: Iterable[Seconds]) -> Seconds:
+    """Seconds after which a shutdown is given up: more than any of these stops may take."""
+    return max(stops, default=0.0) + _SHUTDOWN_SLACK
+
+
+def longest_stop(ladder: StopSettings, hooks: Iterable[Hook] = ()) -> Seconds:
+    """What a stop may take, with the hooks behind it."""
+    rungs = ladder.drain_timeout + 2 * ladder.term_timeout + ladder.kill_timeout
+    return rungs + sum(hook.timeout + HOOK_END for hook in hooks)
 
 
 def period_of(config: Config, spec: ProbeSpec) -> float:

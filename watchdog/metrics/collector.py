@@ -141,7 +141,7 @@ def _samples(snapshot: Snapshot, name: str, spec: ProbeSpec) -> Iterator[Metric]
             yield _family(spec, declared, fresh)
     words = tuple(s for s in spec.samples if s.type is str and s.metric)
     for metric in {declared.metric: None for declared in words}:
-        yield _info(metric, {s.name for s in words if s.metric == metric}, fresh)
+        yield _info(metric, {s.name: s.help for s in words if s.metric == metric}, fresh)
 
 
 def _fresh(reading: Reading, snapshot: Snapshot, spec: ProbeSpec) -> bool:
@@ -177,15 +177,21 @@ def _values(sample: Sampled, declared: SampleSpec, *, engine: bool) -> tuple[str
     return (sample.subject.name, *values) if engine else values
 
 
-def _info(metric: str, words: set[str], fresh: list[Reading]) -> Metric:
-    """What is text about a GPU, as labels of one info series a GPU."""
-    cards: dict[Labels, dict[str, str]] = {}
+def _info(metric: str, words: Mapping[str, str], fresh: list[Reading]) -> Metric:
+    """What is text about a GPU or an engine, as labels of one info series each.
+
+    ``words`` are the samples with what they are.
+    """
+    found: dict[Labels, dict[str, str]] = {}
     for reading in fresh:
         for sample in reading.samples:
             if sample.sample in words:
-                card = cards.setdefault(sample.labels, dict(sample.labels))
-                card[sample.sample] = str(sample.value)
-    info = InfoMetricFamily(metric.removesuffix("_info"), "Name and versions of a GPU.", labels=())
-    for card in cards.values():
-        info.add_metric((), card)
+                subject = sample.subject
+                named = (("engine", subject.name),) if subject.kind is SubjectKind.ENGINE else ()
+                key = (*named, *sample.labels)
+                found.setdefault(key, dict(key))[sample.sample] = str(sample.value)
+    texts = " ".join(dict.fromkeys(words.values()))
+    info = InfoMetricFamily(metric.removesuffix("_info"), texts, labels=())
+    for labels in found.values():
+        info.add_metric((), labels)
     return info

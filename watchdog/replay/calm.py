@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from watchdog.core import facts, fusing, policy, rules, verdict, views, watching
+from watchdog.core import facts, fusing, itself, policy, rules, verdict, views, watching
 from watchdog.core.changing import changed
 from watchdog.core.engine import GAP
 from watchdog.core.model import ReadingTaken, Seconds, Subject, SubjectKind, Value
@@ -18,7 +18,7 @@ from watchdog.core.state import EngineState, PolicySettings, State, Watch
 from watchdog.core.work import Work
 from watchdog.replay.flat import Flat, running, wholly
 
-_LOAD = "engine.requests_"
+_LOAD = ("engine.requests_", "engine.others_")
 """What is known of them ends by time alone."""
 
 _Watches = Mapping[tuple[str, Subject], Watch]
@@ -87,10 +87,12 @@ class Calm:
 
     def _says_nothing_new(self, before: State, now: State) -> bool:
         """Whether rules about engines are asked nothing else than they were asked before."""
+        moved = before.engines is not now.engines
         return all(
             self._looks_alike(before, now, engine)
             for engine in now.engines.values()
-            if before.engines[engine.name] is not engine
+            if (moved and engine.settings.standby)
+            or before.engines[engine.name] is not engine
             or before.views.get(engine.subject) is not now.views.get(engine.subject)
         )
 
@@ -101,7 +103,7 @@ class Calm:
         if (was.cards, was.cards_of, was.xids) != (engine.cards, engine.cards_of, engine.xids):
             return False
         parts = views.of_engine(now, engine).parts
-        if self._load_counts and f"{_LOAD}running" not in parts["engine"]:
+        if self._load_counts and itself.has_aged(now, engine):
             return False
         told = views.of_engine(before, was).parts
         return all(

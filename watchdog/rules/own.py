@@ -17,6 +17,10 @@ _ENGINE = (
     SampleSpec("wanted", bool, "", "Whether it should run; not known while an action runs."),
     SampleSpec("requests_running", float, "", "Requests that run in the engine, all ranks."),
     SampleSpec("requests_waiting", float, "", "Requests that wait in the engine, all ranks."),
+    SampleSpec("standby", bool, "", "Whether it is started by rules, and not with the daemon."),
+    SampleSpec("others_serving", int, "", "Other engines that serve. Of a standby, as the next."),
+    SampleSpec("others_running", float, "", "Requests that run in the others that serve."),
+    SampleSpec("others_waiting", float, "", "Requests that wait in the others that serve."),
     SampleSpec("action", str, "", "The action that runs on it; empty for none."),
 )
 _ENGINES = (

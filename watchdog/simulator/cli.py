@@ -43,6 +43,7 @@ def parse(argv: Sequence[str]) -> Options:
         port=given.port,
         model=given.model,
         served_names=tuple(given.served_model_name or [given.model]),
+        max_model_len=given.max_model_len,
         api_keys=tuple(given.api_key or filter(None, [os.environ.get("VLLM_API_KEY")])),
         root_path=given.root_path.rstrip("/"),
         ssl_keyfile=given.ssl_keyfile,
@@ -51,6 +52,7 @@ def parse(argv: Sequence[str]) -> Options:
         tokens_per_second=given.tokens_per_second,
         workers=given.workers,
         engines=given.dp,
+        api_servers=given.api_server_count,
         shutdown_timeout=given.shutdown_timeout,
         engine_death_delay=given.engine_death_delay,
         track_load=given.enable_server_load_tracking,
@@ -78,11 +80,13 @@ def _add_serving_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8000, help="0: a free one, see the log")
     parser.add_argument("--model", default="simulated/tiny")
     parser.add_argument("--served-model-name", nargs="+")
+    parser.add_argument("--max-model-len", type=_Count(1, 1 << 30), default=4096)
     parser.add_argument("--api-key", nargs="+", help="also VLLM_API_KEY")
     parser.add_argument("--root-path", default="")
     parser.add_argument("--ssl-keyfile")
     parser.add_argument("--ssl-certfile")
     parser.add_argument("--shutdown-timeout", type=_seconds, default=0.0, metavar="SECONDS")
+    parser.add_argument("--api-server-count", type=_Count(1, 16), default=1, metavar="N")
     parser.add_argument("--enable-server-load-tracking", action="store_true")
     parser.add_argument("--disable-uvicorn-access-log", action="store_true")
 

@@ -15,6 +15,7 @@ from multiprocessing import resource_tracker
 from typing import NoReturn
 
 from watchdog.simulator import engine_core, litter, log_lines, start_failures
+from watchdog.simulator.api_servers import ApiServers
 from watchdog.simulator.engine_client import EngineClient
 from watchdog.simulator.faults import LEADER_TIMERS
 from watchdog.simulator.frontend import Frontend, Phase
@@ -42,6 +43,8 @@ class Leader:
         self._terms = 0
         self._dies_at: float | None = None
         self._last_tokens: dict[int, tuple[int, int]] = {}
+        self._api_servers: ApiServers | None = None
+        self._leaving = threading.Lock()
 
     def run(self) -> NoReturn:
         """The whole life, from the banner to the exit status."""
@@ -61,7 +64,11 @@ class Leader:
 
     def leave(self, status: int) -> NoReturn:
         """End the process and, unless told to leave orphans, the tree."""
+        self._leaving.acquire()  # once: what else ends it now is only the echo of the first
+        self._frontend.phase = Phase.CLOSING
         if not self._frontend.board.has("leave_orphans"):
+            if self._api_servers is not None:
+                self._api_servers.kill()
             for engine in self._frontend.engines:
                 engine.kill()
             for engine in self._frontend.engines:
@@ -132,7 +139,8 @@ class Leader:
             if self._terms:
                 self._sleep(0.5)  # the handshake was broken off: ready is never heard of
             if state is False or time.monotonic() > deadline:
-                start_failures.log_initialization_failed(self._log)
+                if self._frontend.phase is not Phase.CLOSING:
+                    start_failures.log_initialization_failed(self._log)
                 self.leave(1)
             if state:
                 waiting.pop(0)
@@ -189,6 +197,7 @@ class Leader:
 
         port = int(listener.getsockname()[1])
         log_lines.about_to_listen(self._log, self._options, port)
+        listener = self._behind_api_servers(listener)
         for engine in self._frontend.engines:
             engine.watch(self._engine_died)
         server = Server(listener, self._frontend)
@@ -203,6 +212,23 @@ class Leader:
         self._until_asked()
         self._drain()
         self._close(server)
+
+    def _behind_api_servers(self, listener: socket.socket) -> socket.socket:
+        """Where the leader itself listens: behind its API servers, where there are several."""
+        from watchdog.simulator.server import bind
+
+        if self._options.api_servers == 1:
+            return listener
+        inner = bind("127.0.0.1", 0)
+        listener.listen()
+        port = int(inner.getsockname()[1])
+        self._api_servers = ApiServers(self._options.api_servers, listener, port)
+        self._api_servers.watch(self._api_server_died)
+        return inner
+
+    def _api_server_died(self, number: int) -> None:
+        self._log.raw(f"RuntimeError: Process ApiServer_{number} died with exit code -9")
+        self.leave(1)
 
     def _until_asked(self) -> None:
         """Wait for a signal; leaves by itself when the engine is dead."""

@@ -57,8 +57,7 @@ def create_ring_buffer() -> str:
     """A sparse segment in /dev/shm, registered with the resource tracker; the name."""
     name = f"/psm_{os.urandom(4).hex()}"
     descriptor = os.open(f"/dev/shm{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)  # noqa: S108
-    os.ftruncate(descriptor, _RING_BUFFER_BYTES)
-    os.close(descriptor)
+    os.ftruncate(descriptor, _RING_BUFFER_BYTES)  # held open to the end, as the engine maps it
     resource_tracker.register(name, "shared_memory")
     return name
 

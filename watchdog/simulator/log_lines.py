@@ -89,6 +89,7 @@ def loading(log: Log, options: Options) -> None:
     """Lines 5 and the first of 6."""
     text = "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN']"
     log.note("cuda.py:420", text)
+    log.note("flash_attn.py:670", "Using FlashAttention version 3")
     log.note("model_runner.py:281", f"Starting to load model {options.model}...")
 
 
@@ -103,7 +104,8 @@ def loaded(log: Log, seconds: float) -> None:
     log.note("default_loader.py:430", f"Loading weights took {seconds:.2f} seconds")
     log.note("model_runner.py:302", f"Model loading took 0.01 GiB memory and {seconds:.6f} seconds")
     log.note("gpu_worker.py:508", "Available KV cache memory: 83.60 GiB")
-    text = "GPU KV cache size: 65,536 tokens, Maximum concurrency for 4,096 tokens per request: 16x"
+    concurrency = "Maximum concurrency for 4,096 tokens per request: 16.00x"
+    text = f"GPU KV cache size: 65,536 tokens, {concurrency}"
     log.note("kv_cache_utils.py:2146", text)
     log.note("model_runner.py:900", "Graph capturing finished in 0 secs, took 0.01 GiB")
     text = f"init engine (profile, create kv cache, warmup model) took {seconds:.2f} s"

@@ -41,7 +41,8 @@ def page(options: Options, engines: Sequence[Counters], *, sleeping: bool) -> st
                 lines += _series(family, labels, counters)
         if family.kind != "gauge":
             lines += _created(family, name, engines)
-    return "\n".join([*lines, *_process()]) + "\n"
+    own = _process() if options.api_servers == 1 else []  # absent with several
+    return "\n".join([*lines, *own]) + "\n"
 
 
 def _families(generation: Generation, *, sleeping: bool) -> Iterator[_Family]:

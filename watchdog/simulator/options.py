@@ -26,6 +26,7 @@ class Options:
     port: int
     model: str
     served_names: tuple[str, ...]
+    max_model_len: int
     api_keys: tuple[str, ...]
     root_path: str
     ssl_keyfile: str | None
@@ -34,6 +35,7 @@ class Options:
     tokens_per_second: float
     workers: int
     engines: int
+    api_servers: int
     shutdown_timeout: float
     engine_death_delay: float
     track_load: bool

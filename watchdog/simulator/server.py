@@ -167,11 +167,10 @@ class _Handler(BaseHTTPRequestHandler):
         return status
 
     def _models(self) -> int:
-        root, now = self._frontend.options.model, int(time.time())
-        models = [
-            {"id": name, "object": "model", "created": now, "owned_by": "vllm", "root": root}
-            for name in self._frontend.options.served_names
-        ]
+        options = self._frontend.options
+        card = {"object": "model", "created": int(time.time()), "owned_by": "vllm"}
+        card |= {"root": options.model, "parent": None, "max_model_len": options.max_model_len}
+        models = [{"id": name, **card} for name in options.served_names]
         return self._json(200, {"object": "list", "data": models})
 
     def _metrics(self) -> int:

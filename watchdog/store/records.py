@@ -63,7 +63,7 @@ class EndedGeneration:
 
 
 class Store:
-    """The memory of the watchdog; implements ``watchdog.ledger.Ledger``.
+    """The memory of the watchdog; implements ``Ledger`` and ``ModelLedger`` of ``watchdog.ledger``.
 
     No method raises for a sick disk: the store goes on in memory and says so once, through
     ``warn`` (called from the writing thread). All methods are safe from any thread.
@@ -177,6 +177,10 @@ class Store:
         )
         return tuple(_ended(*row) for row in rows)
 
+    def ended_tempdirs(self) -> tuple[str, ...]:
+        """The private directories of generations that ended, the newest first, at most 200."""
+        return tuple(str(row[0]) for row in self._database.read(sql.ENDED_TEMPDIRS, ()))
+
     def starts(self, engine: str) -> int:
         """Spawns since the store began, the first included."""
         return self._number(f"starts/{engine}")
@@ -207,6 +211,15 @@ class Store:
     def load_tracks(self) -> Saved | None:
         """What ``save_tracks`` kept last."""
         return self._load(_TRACKS)
+
+    def save_model(self, engine: str, body: str) -> None:
+        """See ``ModelLedger``."""
+        self._save(f"model/{engine}", body)
+
+    def load_model(self, engine: str) -> str:
+        """See ``ModelLedger``."""
+        saved = self._load(f"model/{engine}")
+        return "" if saved is None else saved.body
 
     def save_incident(
         self, incident: str, body: str, opened: Seconds, resolved: Seconds | None = None

@@ -75,3 +75,7 @@ FORGET_INCIDENTS = """
 DELETE FROM incidents WHERE serial <= (
   SELECT serial FROM incidents ORDER BY serial DESC LIMIT 1 OFFSET ?)
 """
+
+ENDED_TEMPDIRS = """
+SELECT tempdir FROM generations WHERE state = 'ended' ORDER BY serial DESC LIMIT 200
+"""

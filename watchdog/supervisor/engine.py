@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from watchdog import procfs
-from watchdog.contracts import ActionError, Endpoint, LogPlace, ProcessInfo
-from watchdog.core.model import Cause, EngineExited, EngineSpawned, Event, Seconds
-from watchdog.ledger import GenerationRecord, Ledger
-from watchdog.supervisor import adoption, causes, identity, launched, tempdirs
+from watchdog.contracts import Endpoint, LogPlace, ProcessInfo
+from watchdog.core.model import Cause, EngineExited, EngineSpawned, Seconds
+from watchdog.ledger import GenerationRecord
+from watchdog.supervisor import adoption, causes, hooks, launched
 from watchdog.supervisor.adoption import Adoption
-from watchdog.supervisor.exits import ExitStatus, ExitWatch, exit_status
-from watchdog.supervisor.gate import GateStep, Refusal, pass_gate, port_free
-from watchdog.supervisor.generation import Generation
-from watchdog.supervisor.household import Household, reap
-from watchdog.supervisor.ladder import (
-    RunningRequests,
-    StopLadder,
-    StopSettings,
-    unknown_requests,
-)
+from watchdog.supervisor.engine_settings import EngineSettings, Surroundings
+from watchdog.supervisor.exits import ExitStatus, exit_status
+from watchdog.supervisor.gate import GateStep, GateVerdict, Refusal, pass_gate, port_free
+from watchdog.supervisor.generation import Generation, end_record
+from watchdog.supervisor.household import reap
+from watchdog.supervisor.ladder import StopLadder
 from watchdog.supervisor.members import MemberTable, key
-from watchdog.supervisor.spawn import Launch, environment, lasting, spawn
+from watchdog.supervisor.spawn import lasting
+from watchdog.supervisor.starting import started
+
+__all__ = ["EngineSettings", "SupervisedEngine", "Surroundings"]
 
 _LOOK_PERIOD = 0.2
 """Several probes look in the same moment: one look at the set serves them all."""
@@ -34,32 +32,6 @@ _HANDS_OFF: Seconds = 5.0
 """How long an end waits for hands that are still at it."""
 
 _NEVER: tuple[Seconds, str, tuple[ProcessInfo, ...]] = (0.0, "", ())
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all engines of one daemon share."""
-
-    household: Household
-    exit_watch: ExitWatch
-    ledger: Ledger
-    notify: Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What to run, where it answers, how long a stop may take, and further gate steps.
-
-    ``before`` are steps that are taken before anybody looks whether the port is free.
-    """
-
-    launch: Launch
-    endpoint: Endpoint
-    stop: StopSettings = field(default_factory=StopSettings)
-    gate: tuple[GateStep, ...] = ()
-    before: tuple[GateStep, ...] = ()
-    running_requests: RunningRequests = unknown_requests
-    expect_log: tuple[str, ...] = ()
 
 
 class SupervisedEngine:
@@ -144,24 +116,14 @@ class SupervisedEngine:
         return found
 
     def log_bytes(self) -> int | None:
-        """Bytes that this generation has logged; None when unknown."""
+        """Bytes that this generation has logged since the last rotation; None when unknown."""
         generation = self._generation
-        if generation is None:
-            return None
-        try:
-            size = Path(generation.record.log_path).stat().st_size
-        except OSError:
-            return None
-        offset = generation.record.log_offset
-        return size - offset if size >= offset else size
+        return None if generation is None else generation.log_bytes()
 
     def log_place(self) -> LogPlace | None:
         """Where this generation logs."""
         generation = self._generation
-        if generation is None:
-            return None
-        record = generation.record
-        return LogPlace(record.id, record.log_path, record.log_offset)
+        return None if generation is None else generation.log_place()
 
     def _note_members(self, generation: Generation, found: tuple[ProcessInfo, ...]) -> None:
         keys = tuple(sorted(key(info) for info in found))
@@ -182,66 +144,57 @@ class SupervisedEngine:
 
     def _start(self, cause: Cause) -> None:
         settings = self._settings  # all of one start has the same, whoever reconfigures meanwhile
+        settings.asked(cause)
         pass_gate(
             (
-                GateStep("set-empty", self._previous_over),
+                GateStep("set-empty", self._previous_over, again=True),
                 *settings.before,
-                GateStep("port-free", lambda: port_free(settings.endpoint)),
+                GateStep("port-free", lambda: self._port_free(settings), again=True),
                 *settings.gate,
+                GateStep("pre-start", lambda: self._prepared(settings)),
+                *settings.last,
             )
         )
-        record = self._plan(settings)
-        try:
-            tempdir = Path(record.tempdir)
-            tempdir.mkdir(mode=0o700)
-            env = environment(settings.launch, record.id, tempdir)
-            process = spawn(settings.launch, env, self._around.household)
-        except (ActionError, OSError) as error:
-            self._forget_plan(record)
-            if isinstance(error, ActionError):
-                raise
-            raise ActionError(f"cannot make a temporary directory: {error.strerror}") from error
-        # From here on the exit watch and the stop wait for it; Popen must not complain or reap.
-        process.returncode = 0
-        self._present = settings
-        self._take_up(record, process.pid, cause)
+        generation = started(settings, self._around)
+        self._generation, self._present = generation, settings
+        record = generation.record
+        at = record.spawned_at or time.monotonic()
+        self._around.notify(
+            EngineSpawned(at, self.name, record.id, generation.pid, cause, spawned_at=at)
+        )
+        self._watch(generation)
 
     def _previous_over(self) -> Refusal | None:
         generation = self._generation
         if generation is not None:
             if not generation.leader_gone():
-                return Refusal(Cause.UNKNOWN, f"cannot start {self.name}: {generation.pid} lives")
+                text = f"cannot start {self.name}: {generation.pid} lives"
+                return Refusal(Cause.UNKNOWN, text, GateVerdict.SET_NOT_EMPTY)
             self.stop(drain=False, cause=Cause.CRASH)
         for record in self._around.ledger.living(self.name):
             living = adoption.living_members(record, self._around.ledger, self._around.household)
             if living:
                 text = f"cannot start {self.name}: process {living[0].pid} of an older start lives"
-                return Refusal(Cause.UNKNOWN, text)
-            self._end_record(record, ExitStatus(), Cause.UNKNOWN)
+                return Refusal(Cause.UNKNOWN, text, GateVerdict.SET_NOT_EMPTY)
+            end_record(record, self._around.ledger, ExitStatus(), Cause.UNKNOWN)
         return None
 
-    def _plan(self, settings: EngineSettings) -> GenerationRecord:
-        record = launched.planned(settings.launch, settings.endpoint, settings.stop)
-        self._around.ledger.planned(record)
-        self._around.household.generation_began(record.id)
-        return record
+    def _port_free(self, settings: EngineSettings) -> Refusal | None:
+        return port_free(settings.endpoint, self.name, self._around.whose)
 
-    def _forget_plan(self, record: GenerationRecord) -> None:
-        self._around.household.generation_over(record.id)
-        self._end_record(record, ExitStatus(), Cause.BAD_ARGUMENTS)
-
-    def _take_up(self, record: GenerationRecord, pid: int, cause: Cause) -> None:
-        now = time.monotonic()
-        info = procfs.stat(pid)  # a zombie at worst: nobody but us reaps it
-        ticks = info.start_ticks if info is not None else 0
-        pidfd = identity.open_pidfd(pid, ticks)
-        self._around.ledger.spawned(record.id, pid, ticks, now)
-        record = replace(record, pid=pid, start_ticks=ticks, spawned_at=now)
-        table = MemberTable(record.id, (pid, ticks), self._around.household)
-        generation = Generation(record, table, pidfd, spawned=True)
-        self._generation = generation
-        self._around.notify(EngineSpawned(now, self.name, record.id, pid, cause, spawned_at=now))
-        self._watch(generation)
+    def _prepared(self, settings: EngineSettings) -> Refusal | None:
+        """The operator's commands, the last of what may take long."""
+        wrong = hooks.run(
+            settings.pre_start,
+            "pre_start",
+            settings.launch,
+            self._around.household,
+            settings.unwanted,
+        )
+        if wrong is None:
+            return None
+        text = f"cannot start {self.name}: {wrong}"
+        return Refusal(Cause.PRE_START_FAILED, text, GateVerdict.PRE_START_FAILED)
 
     def _watch(self, generation: Generation) -> None:
         if generation.pidfd is not None:
@@ -267,6 +220,7 @@ class SupervisedEngine:
                 status.signal,
                 why.cause,
                 why.explanation,
+                why.advice,
             )
         )
 
@@ -274,8 +228,9 @@ class SupervisedEngine:
         if generation.asked is not None:
             cause = generation.asked
             return causes.Classified(cause, f"stopped on purpose ({cause}); the engine {status}")
-        record = generation.record
-        tail = causes.log_tail(Path(record.log_path), record.log_offset)
+        place = generation.log_place()
+        since = generation.record.planned_wall
+        tail = causes.log_tail(Path(place.path), place.offset, since=since)
         return causes.classify(status, tail, generation.table.lost)
 
     # --- stop ---------------------------------------------------------------------------------
@@ -293,11 +248,14 @@ class SupervisedEngine:
             self._note_death(generation)
         else:
             generation.asked = cause
+        settings = self._present or self._settings
+        if drain:
+            settings.withdraw()
         ladder = StopLadder(
             generation.table,
             self._around.household,
-            (self._present or self._settings).stop,
-            self._settings.running_requests,
+            settings.stop,
+            settings.running_requests,
             self._let_be.is_set,
         )
         if not ladder.run(drain=drain, cause=cause):
@@ -321,16 +279,18 @@ class SupervisedEngine:
             self._around.household.forget(generation.pid)
         self._around.household.generation_over(generation.record.id)
         generation.close()
+        settings = self._present or self._settings
         self._generation = self._present = None
         status = generation.status or ExitStatus()
-        self._end_record(generation.record, status, generation.cause)
+        end_record(generation.record, self._around.ledger, status, generation.cause)
+        self._clear_up(settings)
 
-    def _end_record(self, record: GenerationRecord, status: ExitStatus, cause: Cause) -> None:
-        """The directory first: a death in between leaves the record, and the next one cleans up."""
-        tempdirs.remove(record.tempdir)
-        self._around.ledger.ended(
-            record.id, exit_code=status.exit_code, signal=status.signal, cause=cause
-        )
+    def _clear_up(self, settings: EngineSettings) -> None:
+        """The operator's commands for afterwards; what goes wrong with them is told."""
+        launch, household = settings.launch, self._around.household
+        wrong = hooks.run(settings.post_stop, "post_stop", launch, household)
+        if wrong is not None:
+            self._around.warn(f"engine {self.name}: {wrong}")
 
     # --- adoption -----------------------------------------------------------------------------
 
@@ -376,7 +336,7 @@ class SupervisedEngine:
             StopLadder(table, self._around.household, self._settings.stop).run(
                 drain=False, cause=Cause.CRASH
             )
-        self._end_record(record, ExitStatus(), Cause.UNKNOWN)
+        end_record(record, self._around.ledger, ExitStatus(), Cause.UNKNOWN)
 
     def leave(self) -> None:
         """Let go of the engine and leave it running for the next watchdog."""

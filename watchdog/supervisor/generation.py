@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from watchdog import procfs
+from watchdog.contracts import LogPlace
 from watchdog.core.model import Cause
-from watchdog.ledger import GenerationRecord
-from watchdog.supervisor import identity
+from watchdog.ledger import GenerationRecord, Ledger
+from watchdog.supervisor import identity, launched, rotation, sockets, tempdirs
 from watchdog.supervisor.exits import ExitStatus
 from watchdog.supervisor.household import Household
 from watchdog.supervisor.members import Key, MemberTable
@@ -41,6 +43,21 @@ class Generation:
     def leader_gone(self) -> bool:
         """Whether all threads of the leader are gone."""
         return self.pidfd is None or identity.gone(self.pidfd)
+
+    def log_place(self) -> LogPlace:
+        """Its part of the log: from its beginning on when it has been rotated since."""
+        record = self.record
+        rotated = rotation.rotated_since(Path(record.log_path), record.planned_wall)
+        return LogPlace(record.id, record.log_path, 0 if rotated else record.log_offset)
+
+    def log_bytes(self) -> int | None:
+        """Bytes that it has logged since the last rotation; None when the log cannot be seen."""
+        place = self.log_place()
+        try:
+            size = Path(place.path).stat().st_size
+        except OSError:
+            return None
+        return size - place.offset if size >= place.offset else size
 
     def note_exit(self, status: ExitStatus) -> bool:
         """Keep the first report of the exit; whether this was it."""
@@ -76,3 +93,15 @@ def leader_pidfd(record: GenerationRecord) -> int | None:
         os.close(pidfd)
         return None
     return pidfd
+
+
+def end_record(record: GenerationRecord, ledger: Ledger, status: ExitStatus, cause: Cause) -> None:
+    """Note that nothing of it lives.
+
+    The directory goes first: a death in between leaves the record, and the next one cleans up.
+    """
+    tempdirs.remove(record.tempdir)
+    told = launched.read(record)
+    if told is not None and told.endpoint.uds:  # vLLM leaves it, and then cannot bind it again
+        sockets.remove_stale(told.endpoint.uds, record.planned_wall)
+    ledger.ended(record.id, exit_code=status.exit_code, signal=status.signal, cause=cause)

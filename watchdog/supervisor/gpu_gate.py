@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from watchdog.contracts import Owner
 from watchdog.core.model import Cause, Seconds
-from watchdog.supervisor.gate import Refusal, Step
+from watchdog.supervisor.gate import GateVerdict, Refusal, Step
 
 SLACK = 512 << 20
 """Bytes by which unaccounted memory may grow without a reason: contexts, the driver's own."""
@@ -126,12 +126,14 @@ def memory_released(  # noqa: PLR0913 - every condition of one start
     *,
     patience: Seconds = 60.0,
     wait: Wait | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Step:
     """The step for one engine: nothing when its memory is there, else who holds it.
 
     ``cards`` are NVML indices or UUIDs (or beginnings of one) of the engine's cards, None for all
     of them. ``wanted_fraction`` is what the engine wants free of each card, None when unknown:
-    then only memory of earlier starts matters. Waits ``patience`` seconds at most.
+    then only memory of earlier starts matters. Waits ``patience`` seconds at most, and before each
+    wait tells what for.
 
     Refused is a start whose own earlier processes hold memory, and one that is known not to fit for
     another reason than an engine of ours. Everything else is waited for once, and then let be.
@@ -152,8 +154,10 @@ def memory_released(  # noqa: PLR0913 - every condition of one start
             hopeless = judge.first(mine, judge.hopeless)
             if hopeless is not None:
                 return hopeless
-            if not any(judge.held(card) for card in mine):
+            held = next(filter(judge.held, mine), None)
+            if held is None:
                 return None
+            tell(judge.waits_for(held))
             left = deadline - time.monotonic()
             if left <= 0 or wait(min(rest, left)):
                 return judge.verdict(mine)
@@ -172,10 +176,9 @@ class _Judge:
 
     @staticmethod
     def first(
-        cards: Iterable[CardMemory], judge: Callable[[CardMemory], str | None]
+        cards: Iterable[CardMemory], judge: Callable[[CardMemory], Refusal | None]
     ) -> Refusal | None:
-        text = next((text for card in cards if (text := judge(card))), None)
-        return None if text is None else Refusal(Cause.GPU_MEMORY_SHORT, text)
+        return next((found for card in cards if (found := judge(card))), None)
 
     def held(self, card: CardMemory) -> bool:
         """Whether waiting may help: our own dead hold it, or nobody, or there is no room."""
@@ -183,7 +186,22 @@ class _Judge:
             return True
         return 0 < card.lacks(self.fraction) <= self._may_go(card)
 
-    def hopeless(self, card: CardMemory) -> str | None:
+    def waits_for(self, card: CardMemory) -> str:
+        """What has to go from a card that is held, in words without a verb at their beginning."""
+        where = f"GPU {card.index}"
+        for holder in self._leftovers(card):
+            who = _named(holder)
+            return f"{where}: {_size(holder)} still held by {who} of an older start"
+        nobodys = self._nobodys(card)
+        if nobodys:
+            return f"{where}: {_gib(nobodys)} still held by no visible process"
+        for holder in card.holders:
+            if holder.owner is Owner.ORPHAN:
+                who = f"{_named(holder)} of an older start of {holder.engine}"
+                return f"{where}: {_size(holder)} still held by {who}"
+        return f"{where}: {_gib(card.lacks(self.fraction))} of room"
+
+    def hopeless(self, card: CardMemory) -> Refusal | None:
         """Only a stranger's going could make room.
 
         Where not even that could, another engine of ours holds the card, and vLLM will say so.
@@ -193,7 +211,8 @@ class _Judge:
         if not strangers or not 0 < missing <= _held(card, strangers):
             return None
         largest = max(strangers, key=lambda h: h.bytes or 0)
-        return self._says(card, largest, "is no engine's and", self._room(card))
+        text = self._says(card, largest, "is no engine's and", self._room(card))
+        return _short(text, GateVerdict.FOREIGN_OWNER)
 
     def verdict(self, cards: Iterable[CardMemory]) -> Refusal | None:
         """Nothing went any more. What leaves enough room is let be."""
@@ -204,9 +223,10 @@ class _Judge:
                 self.baselines.accept(card)
         return refusal
 
-    def _refused(self, card: CardMemory) -> str | None:
+    def _refused(self, card: CardMemory) -> Refusal | None:
         for holder in self._leftovers(card):
-            return self._says(card, holder, f"of an older start of {self.engine} still")
+            text = self._says(card, holder, f"of an older start of {self.engine} still")
+            return _short(text, GateVerdict.ORPHAN_OF_OURS)
         if 0 < card.lacks(self.fraction) <= self._may_go(card):
             return self._other_orphans(card) or self._unseen(card)
         return None
@@ -227,30 +247,31 @@ class _Judge:
         held = card.unaccounted or 0
         return self.baselines.excess(card) or (held if held > SLACK else 0)
 
-    def _other_orphans(self, card: CardMemory) -> str | None:
+    def _other_orphans(self, card: CardMemory) -> Refusal | None:
         for holder in card.holders:
             if holder.owner is Owner.ORPHAN:
-                return self._says(card, holder, f"of an older start of {holder.engine}")
+                text = self._says(card, holder, f"of an older start of {holder.engine}")
+                return _short(text, GateVerdict.ORPHAN_OF_OURS)
         return None
 
-    def _unseen(self, card: CardMemory) -> str | None:
+    def _unseen(self, card: CardMemory) -> Refusal | None:
         for holder in card.holders:
             if holder.owner is Owner.UNKNOWN:
-                return self._says(card, holder, "is not visible from here and")
+                text = self._says(card, holder, "is not visible from here and")
+                return _short(text, GateVerdict.UNSEEN_OWNER)
         size = self._nobodys(card)
         if not size:
             return None
-        return (
+        text = (
             f"cannot start {self.engine}: no visible process holds {_gib(size)} of GPU "
             f"{card.index}: the driver does, until a reset of the GPU or a reboot, or a process "
             "in another PID namespace"
         )
+        return _short(text, GateVerdict.NO_VISIBLE_OWNER)
 
     def _says(self, card: CardMemory, holder: Holder, what: str, more: str = "") -> str:
-        name = f" ({holder.comm})" if holder.comm else ""
-        size = "memory" if holder.bytes is None else _gib(holder.bytes)
         return (
-            f"cannot start {self.engine}: process {holder.pid}{name} {what} holds {size} of GPU "
+            f"cannot start {self.engine}: {_named(holder)} {what} holds {_size(holder)} of GPU "
             f"{card.index}{more}"
         )
 
@@ -258,6 +279,18 @@ class _Judge:
         total, used = card.total_bytes or 0, card.used_bytes or 0
         wanted = (self.fraction or 0) * total
         return f": {_gib(total - used)} are free, {_gib(wanted)} are wanted"
+
+
+def _short(text: str, verdict: GateVerdict) -> Refusal:
+    return Refusal(Cause.GPU_MEMORY_SHORT, text, verdict)
+
+
+def _named(holder: Holder) -> str:
+    return f"process {holder.pid}" + (f" ({holder.comm})" if holder.comm else "")
+
+
+def _size(holder: Holder) -> str:
+    return "memory" if holder.bytes is None else _gib(holder.bytes)
 
 
 def _held(card: CardMemory, holders: Iterable[Holder]) -> int:

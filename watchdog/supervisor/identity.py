@@ -33,7 +33,11 @@ def open_pidfd(pid: int, start_ticks: int) -> int | None:
     """
     try:
         pidfd = os.pidfd_open(pid)
-    except (OSError, ValueError):
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+    ):  # no number of a process at all, in a damaged store
         return None
     info = procfs.stat(pid)
     if info is None or info.start_ticks != start_ticks:

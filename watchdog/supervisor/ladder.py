@@ -1,5 +1,8 @@
 """The stop ladder: drain, TERM the leader, TERM the set, KILL the set, prove that nobody is left.
 
+Signals go through pidfds. Where the generation has a cgroup of its own, that is killed too when
+pidfds do not suffice, and the proof needs it empty.
+
 vLLM's own habits shape it: a TERM during the load is swallowed, so the leader gets a second one; a
 second TERM breaks EngineCore's cleanup, so nobody else does; the resource tracker unlinks shared
 memory when the others are gone, so it goes last.
@@ -10,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from signal import SIGCONT, SIGKILL, SIGTERM
 
@@ -29,6 +32,12 @@ _FAILED_TERM = 1.0
 _SET_TERM = 5.0
 _TRACKER_GRACE = 0.5
 _KILL_ROUND = 0.2
+_UNLINKED = 0.001
+_CHASES = 50
+_TOLD = 4
+_KEPT = 16
+_SHORT_STACK = 3
+_LONG_STACK = 12
 _TRACKER = "multiprocessing.resource_tracker"
 
 
@@ -125,10 +134,38 @@ class StopLadder:
 
     def _kill_and_prove(self) -> None:
         deadline = time.monotonic() + self._settings.kill_timeout
-        while members := self._table.refresh(full=True):
-            if time.monotonic() >= deadline:
-                raise ActionError(_survivors(members), unkillable=True)
+        late = deadline - self._settings.kill_timeout / 2
+        seen: set[Key] = set()
+        tried_all = self._table.cgroup is None
+        while members := self._left(deadline):
+            now = time.monotonic()
+            if now >= deadline and tried_all:
+                raise _unkillable(members)
+            if now >= late or (seen and not seen.issuperset(map(key, members))):
+                self._kill_at_once()
+                tried_all = True
+            seen.update(map(key, members))
             self._kill_round(members, deadline)
+
+    def _left(self, deadline: Seconds) -> tuple[ProcessInfo, ...]:
+        """Who lives by any mark. Nobody only when the kernel says so of the cgroup as well."""
+        while not (members := self._table.refresh(full=True)):
+            cgroup = self._table.cgroup
+            if cgroup is None or cgroup.is_empty():
+                return ()
+            if time.monotonic() >= deadline:
+                raise _unkillable((), f"{cgroup.path} is not empty, its processes cannot be seen")
+            cgroup.kill()
+            time.sleep(_UNLINKED)  # the kernel unlinks who is gone a moment later
+        return members
+
+    def _kill_at_once(self) -> None:
+        """Who forks faster than we look, or is not ours to signal, cannot escape this.
+
+        It spares no tracker; so it is not the first that is tried.
+        """
+        if self._table.cgroup is not None:
+            self._table.cgroup.kill()
 
     def _kill_round(self, members: tuple[ProcessInfo, ...], deadline: Seconds) -> None:
         trackers = {key(info) for info in members if is_tracker(info)}
@@ -139,8 +176,23 @@ class StopLadder:
                 last = {k: pidfd for k, pidfd in pidfds.items() if k in trackers}
                 _wait_all(last.values(), min(deadline, time.monotonic() + _TRACKER_GRACE))
                 self._killed(last, max(until, time.monotonic() + _KILL_ROUND))
-            for pid, _ in pidfds:
-                self._household.reap_if_orphan(pid)
+        self._household.reap_orphans()
+        self._pursue(set(map(key, members)))
+
+    def _pursue(self, killed: set[Key]) -> None:
+        """Kill whoever is left to us meanwhile: who forks and exits all the time outruns a scan.
+
+        Between this look and its signal lies far less than a look at the whole box takes.
+        """
+        for _ in range(_CHASES):
+            news = [key(i) for i in self._table.refresh() if key(i) not in killed]
+            with opened(news) as pidfds:
+                for pidfd in pidfds.values():
+                    identity.send(pidfd, SIGKILL)
+            if not news:
+                return
+            killed.update(news)
+            self._household.reap_orphans()
 
     def _killed(self, pidfds: dict[Key, int], deadline: Seconds) -> bool:
         for pidfd in pidfds.values():
@@ -149,8 +201,11 @@ class StopLadder:
 
 
 def is_tracker(info: ProcessInfo) -> bool:
-    """Whether it is Python's resource tracker, which unlinks shared memory once it is alone."""
-    return any(_TRACKER in word for word in procfs.cmdline(info.pid))
+    """Whether it is Python's resource tracker, which unlinks shared memory once it is alone.
+
+    Who is stuck in the kernel is not asked: it may hold the lock that a look at its words needs.
+    """
+    return info.state != "D" and any(_TRACKER in word for word in procfs.cmdline(info.pid))
 
 
 @contextlib.contextmanager
@@ -179,6 +234,33 @@ def _wait_all(pidfds: Iterable[int], deadline: Seconds) -> bool:
     return True
 
 
-def _survivors(members: tuple[ProcessInfo, ...]) -> str:
-    rows = (f"{i.pid} {i.comm} {i.state} {procfs.wchan(i.pid)}".rstrip() for i in members)
-    return f"cannot end {len(members)} of the engine's processes: {'; '.join(rows)}"
+# --- survivors --------------------------------------------------------------------------------
+
+
+def _unkillable(members: Sequence[ProcessInfo], why: str = "") -> ActionError:
+    """What outlived the last rung: the first few in one line, more of each as evidence."""
+    rows = [_stuck(info, _SHORT_STACK) for info in members[:_TOLD]]
+    if len(members) > _TOLD:
+        rows.append(f"and {len(members) - _TOLD} more")
+    what = f"{len(members)} of the engine's processes" if members else "what the engine started"
+    return ActionError(
+        f"cannot end {what}: {'; '.join(rows) or why}",
+        unkillable=True,
+        evidence=tuple(
+            (f"survivor_{info.pid}", _stuck(info, _LONG_STACK)) for info in members[:_KEPT]
+        ),
+    )
+
+
+def _stuck(info: ProcessInfo, depth: int) -> str:
+    """A survivor and the thread of it that most likely keeps it: what it waits for, and where."""
+    text = f"{info.pid} {info.comm} {info.state}"
+    living = [task for task in procfs.tasks(info.pid) if task.state not in "ZX"]
+    task = min(living, key=lambda task: (task.state != "D", task.state not in "Tt"), default=None)
+    if task is None:
+        return text
+    if task.tid != info.pid:
+        text += f", thread {task.tid} {task.state}"
+    stack = procfs.kernel_stack(info.pid, task.tid)[:depth]
+    where = f" in {' < '.join(stack)}" if stack else f" in {task.wchan}" if task.wchan else ""
+    return text + where

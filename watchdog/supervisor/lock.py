@@ -12,11 +12,14 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class LockHeldError(Exception):
-    """Another watchdog is at work. ``pid`` is its process, None when it cannot be seen."""
+    """Another watchdog is at work. ``pid`` is its process, None when it cannot be seen.
 
-    def __init__(self, what: str, pid: int | None) -> None:
+    ``trouble`` says why it cannot even be known, where that is so: nothing is risked then.
+    """
+
+    def __init__(self, what: str, pid: int | None, trouble: str = "") -> None:
         who = f" (process {pid})" if pid else ""
-        super().__init__(f"cannot lock {what}: another watchdog holds it{who}")
+        super().__init__(f"cannot lock {what}: {trouble or f'another watchdog holds it{who}'}")
         self.pid = pid
 
 
@@ -34,20 +37,25 @@ class Lock:
 
 
 def lock_directory(state_dir: Path) -> Lock:
-    """Lock STATE_DIR/lock; raises LockHeldError, or OSError when it cannot be written."""
+    """Lock STATE_DIR/lock, whatever is written in it; raises LockHeldError.
+
+    Also when something is there that no file can be: a directory, a pipe, a link to itself.
+    """
     path = state_dir / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = -1
     try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(path, flags, 0o640)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = _pid_in(descriptor)
-        os.close(descriptor)
-        raise LockHeldError(str(path), pid) from None
-    except OSError:
-        os.close(descriptor)
-        raise
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        held = isinstance(error, BlockingIOError)
+        pid = _pid_in(descriptor) if held else None
+        if descriptor >= 0:
+            os.close(descriptor)
+        trouble = "" if held else str(error.strerror)
+        raise LockHeldError(str(path), pid, trouble) from None
     return Lock(descriptor)
 
 
@@ -68,7 +76,10 @@ def lock_port(port: int) -> Lock:
 
 
 def _pid_in(descriptor: int) -> int | None:
-    text = os.pread(descriptor, 32, 0).strip()
+    try:
+        text = os.pread(descriptor, 32, 0).strip()
+    except OSError:  # a pipe
+        return None
     return int(text) if text.isdigit() else None
 
 

@@ -1,8 +1,9 @@
 """The set: every process that belongs to one generation of an engine, as long as one lives.
 
-A member is whoever was recorded (pid and start ticks), sits in the leader's session, descends from
-a member, carries the generation id in its environment, or was left to us by a member. Environments
-are a hint only: vLLM's children overwrite theirs. So members are recorded while they can be traced.
+A member is whoever was recorded (pid and start ticks), sits in the generation's own cgroup or in
+the leader's session, descends from a member, carries the generation id in its environment, or was
+left to us by a member. Environments are a hint only: vLLM's children overwrite theirs. So members
+are recorded while they can be traced.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 
 from watchdog import procfs
 from watchdog.contracts import ProcessInfo
+from watchdog.supervisor.cgroup import Cgroup
 from watchdog.supervisor.household import Household
 
 _SEARCH_SHARE = 200
@@ -35,7 +37,8 @@ class MemberTable:
     ``leader`` is None when it was never recorded (we died between plan and spawn): then the
     environment alone leads to the set. ``spawned`` says that the leader is a child of ours: only
     then can an orphan of ours that nothing else explains be its, and only while no other
-    generation lives.
+    generation lives. ``cgroup`` is to be set when the generation has one of its own: an extra mark,
+    for a process may have left the tree before it was moved there.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class MemberTable:
         recorded: Iterable[Key] = (),
         spawned: bool = True,
     ) -> None:
+        self.cgroup: Cgroup | None = None
         self.generation = generation
         self.leader = leader
         self.lost: tuple[str, ...] = ()
@@ -62,6 +66,11 @@ class MemberTable:
         """The members that lived at the last refresh; all recorded ones before the first."""
         with self._lock:
             return tuple(self._known)
+
+    def pids_ever(self) -> frozenset[int]:
+        """Every pid that a member ever had: what the kernel's log may name."""
+        with self._lock:
+            return frozenset(self._pids_ever)
 
     def refresh(self, *, full: bool = False, spare: bool = False) -> tuple[ProcessInfo, ...]:
         """Look again; the living members, the leader first.
@@ -98,6 +107,7 @@ class MemberTable:
     def _search(self, found: dict[Key, ProcessInfo]) -> None:
         orphans = [info for info in self._household.orphans() if procfs.lives(info)]
         self._adopt_orphans(found, orphans)
+        self._add_inmates(found)
         frontier = list(found)
         while frontier:
             for pid in procfs.children(frontier.pop()[0]):
@@ -105,6 +115,13 @@ class MemberTable:
                 if info is not None and procfs.lives(info) and key(info) not in found:
                     found[key(info)] = info
                     frontier.append(key(info))
+
+    def _add_inmates(self, found: dict[Key, ProcessInfo]) -> None:
+        """Whoever sits in the generation's own cgroup."""
+        for pid in self.cgroup.pids() if self.cgroup is not None else ():
+            info = procfs.stat(pid)
+            if info is not None and procfs.lives(info) and pid != os.getpid():
+                found.setdefault(key(info), info)
 
     def _at(self, known: Key) -> ProcessInfo | None:
         info = procfs.stat(known[0])
@@ -122,6 +139,7 @@ class MemberTable:
                 found[key(info)] = info
         orphans = [info for info in self._household.orphans() if procfs.lives(info)]
         self._adopt_orphans(found, orphans)
+        self._add_inmates(found)
         _add_descendants(found, living)
         return found
 

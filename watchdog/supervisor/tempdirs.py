@@ -6,12 +6,14 @@ vLLM leaves six sockets and a rendezvous file in TMPDIR at every start, for ever
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
 PREFIX = "vw-"
 _DIGITS = 12
+_NAME = re.compile(rf"{PREFIX}[0-9a-f]{{{_DIGITS}}}")
 _LONGEST_BASE = 107 - len("/") - len(PREFIX) - _DIGITS - len("/") - 36
 """A Unix socket's path has 107 bytes; vLLM names its sockets by UUID, 36 characters."""
 
@@ -31,10 +33,20 @@ def name() -> Path:
 
     Below TMPDIR, unless that is so deep that vLLM could not bind its sockets there.
     """
-    base = tempfile.gettempdir()
-    if len(os.fsencode(base)) > _LONGEST_BASE:
-        base = "/tmp"  # noqa: S108 - the name below it cannot be guessed, and its mode is 0700
-    return Path(base) / f"{PREFIX}{os.urandom(_DIGITS // 2).hex()}"
+    return base() / f"{PREFIX}{os.urandom(_DIGITS // 2).hex()}"
+
+
+def base() -> Path:
+    """Where the private directories are."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > _LONGEST_BASE:
+        return Path("/tmp")  # noqa: S108 - the name below it cannot be guessed, and its mode is 0700
+    return Path(folder)
+
+
+def is_private(path: str | Path) -> bool:
+    """Whether the path is one that ``name`` may have made."""
+    return Path(path).is_absolute() and _NAME.fullmatch(Path(path).name) is not None
 
 
 def remove(path: str | Path) -> bool:

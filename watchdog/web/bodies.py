@@ -48,6 +48,7 @@ def engine(snapshot: Snapshot, one: EngineState) -> Body:
         "generation": one.generation,
         "pids": list(snapshot.pids.get(one.name, ())),
         "port": snapshot.ports.get(one.name),
+        "waiting": snapshot.waiting.get(one.name),
         "starts": one.history.starts,
         "budget_remaining": snapshot.budget.get(one.name),
         "breaker_open": one.history.breaker_open,

@@ -10,7 +10,7 @@ from watchdog.config.reading import Reader
 from watchdog.config.settings import RuleConfig
 from watchdog.rules.errors import RuleError
 
-_FILES = ("engine", "gpu_faults", "gpu", "host")
+_FILES = ("engine", "model", "standby", "gpu_faults", "gpu", "host")
 
 
 @cache

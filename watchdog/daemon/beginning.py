@@ -1,0 +1,48 @@
+"""What a daemon begins with: its store, what that remembers, and its doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from watchdog import config as configuration
+from watchdog.config import Config
+from watchdog.core.model import Mode
+from watchdog.core.state import State
+from watchdog.daemon.front import Front
+from watchdog.daemon.memory import Memory
+from watchdog.daemon.wiring import core_settings
+from watchdog.store import Store
+from watchdog.web.app import App
+from watchdog.web.server import Server, serve_socket, serve_tcp
+
+
+def opened(state_dir: Path, warn: Callable[[str], None], *, durable: bool) -> Store:
+    """The store; one in memory where nothing can be written."""
+    store = Store.open(state_dir, warn) if durable else Store.in_memory()
+    for text in store.warnings:
+        warn(text)
+    return store
+
+
+def recalled(config: Config, state_dir: Path, memory: Memory) -> State:
+    """The state of the engines that are configured, with what is remembered of them."""
+    settings = core_settings(config, state_dir)
+    standby = frozenset(name for name, engine in config.engine.items() if engine.standby)
+    state = memory.recall(settings, standby)
+    return replace(state, mode=Mode(config.watchdog.mode.value))
+
+
+def doors(front: Front, host: str, port: int, state_dir: Path | None) -> list[Server]:
+    """The HTTP server, and the control socket in ``state_dir``; none of them serves yet."""
+    servers = [serve_tcp(App(front), host, port)]
+    if state_dir is not None:
+        path = state_dir / "control.sock"
+        servers.append(serve_socket(App(front, control=True), path))
+    return servers
+
+
+def address(config: Config) -> tuple[str, int]:
+    """Host and port of the HTTP server."""
+    return configuration.listen_address(config.watchdog.listen)

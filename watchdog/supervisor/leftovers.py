@@ -1,0 +1,212 @@
+"""What dead engines leave behind, swept when it is proven that no process holds it.
+
+vLLM after a SIGKILL leaves its ring buffers, semaphores and offloaded KV cache in /dev/shm, and
+after every end its sockets where ``VLLM_RPC_BASE_PATH`` points. What others may still want is worse
+to remove than anything is to keep: every doubt keeps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from watchdog.core.model import Seconds
+from watchdog.supervisor import holders, sockets, tempdirs
+from watchdog.supervisor.holders import Holders
+
+SHM = Path("/dev/shm")  # noqa: S108 - where the kernel's shared memory is
+MIN_AGE: Seconds = 60.0
+"""What is younger may be between its creation and its first use by somebody else."""
+TIME: Seconds = 2.0
+"""A sweep takes no longer: a start waits for it."""
+
+_MOST = 256
+"""Files a sweep: the rest is left to the next one."""
+_SHOWN = 3
+_MOST_ENTRIES = 4096
+"""Entries of a folder that are looked through; 4,096 take 2 ms."""
+_REMEMBERED: Seconds = 600.0
+"""What was held is not looked for again in all of /proc at the next start, so long."""
+_PERIOD: Seconds = 3600.0
+"""Sockets and private directories cost inodes and harm no start, and to look for them among
+thousands of other entries, or at every recorded start, takes milliseconds: so rarely."""
+_NAMES = re.compile(
+    r"psm_[0-9a-f]{8}"  # Python's shared memory: the ring buffers
+    r"|sem\.mp-[a-z0-9_]{8}"  # its semaphores
+    r"|vllm_offload_.+\.mmap|vllm_ec_.+\.mmap|vllm_engram_.+"
+    r"|nccl-[A-Za-z0-9]{6}"
+)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+Identity = tuple[int, int, int]
+"""Device, inode, and time of the last change: another file in the same place differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What became of it: paths, and for those that were kept the reason.
+
+    ``why`` says why nothing but the directories of ended starts could be removed.
+    """
+
+    removed: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    why: str = ""
+
+    def lines(self) -> tuple[str, ...]:
+        """It in words, for the journal; none when nothing was found."""
+        done = f"swept {len(self.removed)} leftovers: {_some(self.removed)}"
+        paths = tuple(path for path, _ in self.kept)
+        let = f"{len(paths)} possible leftovers are kept: {self.why}: {_some(paths)}"
+        return (*((done,) if self.removed else ()), *((let,) if self.why else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    path: str
+    identity: Identity
+    is_socket: bool = False
+
+
+@dataclass(slots=True)
+class Sweeper:
+    """Sweeps for all engines of a daemon. Safe from any thread: two at once find less.
+
+    ``ended`` are the private directories of starts that are recorded as ended; ``shm`` is where
+    shared memory lives; ``look`` looks at all processes until a time.
+    """
+
+    ended: Callable[[], Iterable[str]] = tuple
+    shm: Path = SHM
+    look: Callable[[Seconds], Holders] = holders.look
+    min_age: Seconds = MIN_AGE
+    _kept: dict[Identity, Seconds] = field(default_factory=dict)
+    _thorough_at: Seconds | None = None
+
+    def sweep(
+        self,
+        folders: Iterable[str] = (),
+        *,
+        before: Seconds | None = None,
+        dry_run: bool = False,
+        quick: bool = False,
+    ) -> Swept:
+        """Remove what nobody holds; with ``dry_run`` only say it. Never raises for a file.
+
+        ``folders`` are where engines may have left sockets. ``before`` (seconds since the epoch)
+        keeps what is younger: with an engine that lives, when it was started. With ``quick`` all
+        of /proc is read only for something that was not found to be held minutes ago, and sockets
+        and private directories are looked for once an hour.
+        """
+        deadline = time.monotonic() + TIME
+        youngest = min(time.time() - self.min_age, before or float("inf"))
+        thorough = not quick or self._is_time()
+        found = tuple(islice(self._found(folders if thorough else (), youngest), _MOST))
+        recorded = self.ended() if thorough else ()
+        ended = tuple(islice(filter(_is_private, recorded), _MOST))
+        self._forget()
+        if not ended and all(quick and one.identity in self._kept for one in found):
+            return Swept()
+        held = self.look(deadline)
+        removed: list[str] = []
+        kept: list[tuple[str, str]] = []
+        for path in ended:
+            why = "a process uses it" if held.below(path) else ""
+            gone = not why and (dry_run or _remove_folder(path))
+            removed += [path] * gone
+            kept += [(path, why or "it cannot be removed")] * (not gone)
+        for one in found:
+            why = held.unseen or _held(one, held) or ("no time" if _late(deadline) else "")
+            why = why or ("" if dry_run else _remove(one))
+            removed += [one.path] * (not why)
+            if why:
+                kept.append((one.path, why))
+                self._kept[one.identity] = time.monotonic()
+        return Swept(tuple(removed), tuple(kept), held.unseen if found else "")
+
+    def _found(self, folders: Iterable[str], youngest: Seconds) -> Iterator[_Found]:
+        wanted: Mapping[str, tuple[re.Pattern[str], Callable[[int], bool]]] = {
+            **dict.fromkeys(folders, (_UUID, stat.S_ISSOCK)),
+            str(self.shm): (_NAMES, stat.S_ISREG),
+        }
+        for folder, (names, is_kind) in wanted.items():
+            for path, info in _entries(folder, names):
+                mine = is_kind(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
+                if mine and max(info.st_mtime, info.st_ctime) < youngest:
+                    yield _Found(path, _identity(info), stat.S_ISSOCK(info.st_mode))
+
+    def _is_time(self) -> bool:
+        now, last = time.monotonic(), self._thorough_at
+        if last is not None and now - last < _PERIOD:
+            return False
+        self._thorough_at = now
+        return True
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        self._kept = {one: at for one, at in self._kept.items() if now - at < _REMEMBERED}
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    more = " …" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more
+
+
+def _entries(folder: str, names: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Entries with such names as they are themselves: no link is followed."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in islice(entries, _MOST_ENTRIES):
+                if names.fullmatch(entry.name):
+                    try:
+                        yield entry.path, entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+    except OSError:
+        return
+
+
+def _identity(info: os.stat_result) -> Identity:
+    return info.st_dev, info.st_ino, info.st_ctime_ns
+
+
+def _held(one: _Found, held: Holders) -> str:
+    if one.is_socket:
+        return "" if sockets.is_dead(one.path) else "somebody is bound to it"
+    name = one.path.rpartition("/")[2]
+    return "a process uses it" if name in held.names or one.identity[1] in held.inodes else ""
+
+
+def _remove(one: _Found) -> str:
+    """Remove it if it is still what was looked at; else the reason why not."""
+    try:
+        if _identity(os.lstat(one.path)) != one.identity:
+            return "it has changed"
+        os.unlink(one.path)  # noqa: PTH108 - of a link it would remove the link
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def _is_private(path: str) -> bool:
+    """Whether it is there, named as ours are, a directory of our user, and no link."""
+    try:
+        info = os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
+    return ours and tempdirs.is_private(path)
+
+
+def _remove_folder(path: str) -> bool:
+    return tempdirs.remove(path) and not os.path.lexists(path)
+
+
+def _late(deadline: Seconds) -> bool:
+    return time.monotonic() > deadline

@@ -1,0 +1,160 @@
+"""Room on the disks and in shared memory: what certainly fails without it is not started.
+
+A file system that is nearly full is said and not refused: a model that lies on it already needs no
+more of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchdog.core.model import Cause, Seconds
+from watchdog.supervisor import tempdirs
+from watchdog.supervisor.gate import GateVerdict, Refusal
+
+TIME: Seconds = 1.0
+"""A mount that does not answer holds up a start for so long, once."""
+
+COMFORT_BYTES = 256 << 20
+"""Below it is said: one compile of a model writes some 100 MB of kernels, a day's log as much."""
+COMFORT_INODES = 1000
+"""Below it is said: a start takes 8 in TMPDIR, and a compile cache hundreds."""
+RING_BYTES = 240 << 20
+"""vLLM's ring buffer from the workers to the engine (240 MiB nominal, sparse); that to the workers
+is ten chunks of ``VLLM_MQ_MAX_CHUNK_BYTES_MB``. In the 64 MB that a container has by default the
+engine dies of SIGBUS under load, not at its start."""
+_CHUNKS = 10
+_CHUNK_MIB = 16
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory that an engine writes to. ``vital`` when it cannot start without."""
+
+    purpose: str
+    path: str
+    vital: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is left of a file system for us: bytes and inodes; None where there is no limit."""
+
+    device: int
+    bytes: int | None
+    inodes: int | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be written, or no file be made."""
+        return self.bytes == 0 or self.inodes == 0
+
+    def short_of(self, size: int, inodes: int) -> str:
+        """What there is less of than wanted, in words; "" when there is enough."""
+        if self.bytes is not None and self.bytes < size:
+            return f"{self.bytes // _MIB} MiB free"
+        if self.inodes is not None and self.inodes < inodes:
+            return f"{self.inodes} inodes free"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What was found: the refusal, or None, and one line for each thing that is nearly used up."""
+
+    refusal: Refusal | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def free_at(path: str) -> Free | None:
+    """Of the file system on which ``path`` is, or would be made; None when that is unknown.
+
+    May hang with a mount that hangs: see ``bounded``.
+    """
+    for folder in (Path(path), *Path(path).parents):
+        try:
+            info, device = os.statvfs(folder), folder.stat().st_dev
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            return None
+        root = os.geteuid() == 0  # what is reserved is for root
+        size = (info.f_bfree if root else info.f_bavail) * info.f_frsize
+        files = info.f_ffree if root else info.f_favail
+        # A tmpfs without a limit has no blocks, and btrfs and overlays count no files.
+        return Free(device, size if info.f_blocks else None, files if info.f_files else None)
+    return None
+
+
+def on_disk(engine: str, places: Iterable[Place]) -> Room:
+    """Look at every file system once, the vital places first."""
+    warnings: list[str] = []
+    seen: set[int] = set()
+    for place in sorted(places, key=lambda one: not one.vital):
+        free = free_at(place.path)
+        if free is None or free.device in seen:
+            continue
+        seen.add(free.device)
+        short = free.short_of(COMFORT_BYTES, COMFORT_INODES)
+        if not short:
+            continue
+        text = f"{short} for its {place.purpose} at {place.path}"
+        if free.is_full and place.vital:
+            text = f"cannot start {engine}: {text}"
+            return Room(Refusal(Cause.DISK_FULL, text, GateVerdict.DISK_SHORT), tuple(warnings))
+        warnings.append(f"engine {engine} has only {text}")
+    return Room(warnings=tuple(warnings))
+
+
+def in_shared_memory(
+    engine: str,
+    ranks: int,
+    environment: Mapping[str, str],
+    path: str = "/dev/shm",  # noqa: S108
+) -> Room:
+    """For ``ranks`` workers of one engine. One alone needs none: it is the engine's own process."""
+    if ranks < 2:  # noqa: PLR2004 - one is none
+        return Room()
+    free = free_at(path) if Path(path).is_dir() else None
+    if free is None:
+        return Room()
+    wanted = RING_BYTES + _CHUNKS * _chunk(environment) * _MIB
+    short = free.short_of(wanted, COMFORT_INODES)
+    if not short:
+        return Room()
+    text = f"{short} in {path} for its {ranks} workers"
+    if free.is_full:
+        text = f"cannot start {engine}: {text}"
+        return Room(Refusal(Cause.SHM_SHORT, text, GateVerdict.SHM_SHORT))
+    return Room(warnings=(f"engine {engine} has only {text}, {wanted // _MIB} MiB are wanted",))
+
+
+def places(environment: Mapping[str, str], log: str, *, caches: bool) -> tuple[Place, ...]:
+    """Where an engine of this environment writes; with ``caches`` as vLLM does."""
+    home = environment.get("HOME") or str(Path("~").expanduser())
+    cache = environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    told = environment.get
+    temporary = told("TMPDIR") or str(tempdirs.base())
+    found = (
+        Place("temporary files", temporary, vital=True),
+        Place("log", str(Path(log).parent)),
+    )
+    if not caches:
+        return found
+    return (
+        *found,
+        Place("models", told("HF_HUB_CACHE") or told("HF_HOME") or f"{cache}/huggingface"),
+        Place("compile cache", told("VLLM_CACHE_ROOT") or f"{cache}/vllm"),
+        Place("compiled kernels", told("TORCHINDUCTOR_CACHE_DIR") or temporary),
+        Place("Triton's cache", told("TRITON_CACHE_DIR") or f"{home}/.triton"),
+    )
+
+
+def _chunk(environment: Mapping[str, str]) -> int:
+    """Mebibytes of a chunk of the ring buffer to the workers."""
+    told = environment.get("VLLM_MQ_MAX_CHUNK_BYTES_MB", "")
+    return int(told) if told.isdecimal() and len(told) < 6 else _CHUNK_MIB  # noqa: PLR2004
