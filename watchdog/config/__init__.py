@@ -9,6 +9,7 @@ from watchdog.config.settings import (
     BudgetSettings,
     Config,
     EngineConfig,
+    EngineLimits,
     Hook,
     ModelChange,
     NotifySettings,
@@ -19,6 +20,7 @@ from watchdog.config.settings import (
     StopSettings,
     WatchdogMode,
     WatchdogSettings,
+    size_of,
 )
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "EngineConfig",
+    "EngineLimits",
     "Hook",
     "ModelChange",
     "NotifySettings",
@@ -41,6 +44,7 @@ __all__ = [
     "listen_address",
     "load",
     "parse_duration",
+    "size_of",
     "state_dir",
     "with_command",
 ]

@@ -168,6 +168,7 @@ def _unkillable(name: str, error: ActionError) -> ActionFinished:
         explanation=str(error),
         cause=error.cause,
         unkillable=error.unkillable,
+        evidence=error.evidence,
     )
     return ActionFinished(time.monotonic(), outcome)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from watchdog.contracts import Endpoint, EngineLook, FirstGood, LogPlace, ProcessInfo
+from watchdog.core.model import Seconds
 from watchdog.core.state import EngineState, State
 from watchdog.supervisor.engine import SupervisedEngine
 from watchdog.supervisor.spawn import Launch
@@ -86,8 +87,11 @@ def look_of(engine: EngineState) -> EngineLook:
     )
 
 
-def requests_in(engine: EngineState | None) -> float | None:
-    """Requests running and waiting in the engine; None when its counters were never read."""
+def requests_in(engine: EngineState | None, since: Seconds) -> float | None:
+    """Requests running and waiting in the engine; None when its counters were not read since."""
     if engine is None or engine.vitals.running is None:
+        return None
+    read_at = engine.vitals.metrics_at
+    if read_at is None or read_at < since:
         return None
     return engine.vitals.running + (engine.vitals.waiting or 0.0)

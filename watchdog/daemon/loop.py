@@ -33,9 +33,10 @@ _HEARTBEAT: Seconds = 1.0
 class Loop:
     """Takes items from the inbox, one at a time, and hands on what each leads to.
 
-    ``watchers`` see every step after its decisions were handed to the actors: journal, metrics,
-    store and snapshot. None of them is on the path from an exit to the next start. A shutdown that
-    is not complete after ``outer_limit`` seconds is given up; it is asked when one begins.
+    ``remember`` sees every step before its decisions are handed to the actors: an act that a death
+    of ours would take off the account must not be done. ``watchers`` see it afterwards: journal,
+    metrics and snapshot are not on the path from an exit to the next start. A shutdown that is not
+    complete after ``outer_limit`` seconds is given up; it is asked when one begins.
     """
 
     def __init__(  # noqa: PLR0913 - everything that the loop touches is handed in
@@ -49,7 +50,7 @@ class Loop:
         watchers: Sequence[Callable[[Event, Step], None]],
         on_signal: Callable[[int], Commanded | None],
         on_error: Callable[[Event, Exception], None],
-        on_act: Callable[[Decision], None] = lambda _: None,
+        remember: Callable[[Event, Step], None] = lambda _event, _step: None,
         outer_limit: Callable[[], Seconds],
     ) -> None:
         self.state = state
@@ -61,7 +62,7 @@ class Loop:
         self._watchers = watchers
         self._on_signal = on_signal
         self._on_error = on_error
-        self._on_act = on_act
+        self._remember = remember
         self._outer_limit = outer_limit
         self._waiting: list[Request] = []
         self._wake_at: Seconds | None = None
@@ -118,6 +119,7 @@ class Loop:
         done = step(self.state, event, self._rules, self._settings)
         self.state = done.state
         self._wake_at = done.wake_at
+        self._kept(event, done)
         for decision in done.decisions:
             self._carry_out(decision)
         for watcher in self._watchers:
@@ -127,9 +129,15 @@ class Loop:
             self._leave_by = event.at + self._outer_limit()
         self.turned_at = time.monotonic()  # a step that fails is no turn
 
+    def _kept(self, event: Event, done: Step) -> None:
+        """A memory that fails must not keep an engine down."""
+        try:
+            self._remember(event, done)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._on_error(event, error)
+
     def _carry_out(self, decision: Decision) -> None:
         if decision.hold is None:
-            self._on_act(decision)
             self._actors[decision.target.name].submit(decision)
 
     def _answer(self) -> None:

@@ -13,6 +13,7 @@ from watchdog import config as configuration
 from watchdog.core import facts
 from watchdog.core.model import Commanded, Event, Mode, ProcessState, Verb
 from watchdog.core.state import State, Step
+from watchdog.daemon import nginx
 from watchdog.daemon.aftercare import Aftercare
 from watchdog.daemon.beginning import address, doors, opened, recalled
 from watchdog.daemon.box import EngineBox
@@ -82,6 +83,7 @@ class Service:
         self._crew = Crew(self._box)
         self._models = ModelWatch(self._store, journal.log, self._model_change)
         self._gates = self._build_gates()
+        self._upstream = nginx.upstream(state_dir, self._crew, self._household, journal)
         self._take_up()
         makings = self._makings(durable=durable)
         state = self._muster(makings, state)
@@ -191,6 +193,7 @@ class Service:
             self._gates,
             self._crew.in_the_way,
             self._models,
+            before_stop=self._upstream.withdraw,
         )
 
     def _looking(self) -> dict[tuple[str, str], Looking]:
@@ -213,7 +216,7 @@ class Service:
             watchers=(
                 self._write,
                 self._exporter.observe,
-                self._keep,
+                self._upstream.observe,
                 self._models.observe,
                 self._recorder.observe,
                 self._consider_exit,
@@ -221,7 +224,7 @@ class Service:
             ),
             on_signal=self._signals.taken,
             on_error=self._loop_failed,
-            on_act=self._models.decided,
+            remember=self._remember,
             outer_limit=self._crew.patience,
         )
 
@@ -261,6 +264,7 @@ class Service:
     def _take_up(self) -> None:
         """What follows from the configuration in force."""
         config = self._now.config
+        self._upstream.use(config.nginx)
         self._gates.floors = config.probes["driver"].settings.floors
 
     # --- beginning and end --------------------------------------------------------------------
@@ -302,6 +306,7 @@ class Service:
             if engine.supervised.is_left:
                 self._journal.log("info", "engine.left", engine=engine.supervised.name)
             engine.supervised.leave()
+        self._upstream.close([n for n, e in self._crew.engines.items() if e.supervised.is_left])
         self._exit_watch.close()
         self._recorder.close()
         self._store.close()
@@ -322,8 +327,10 @@ class Service:
                     incident=decision.incident,
                 )
 
-    def _keep(self, _: Event, step: Step) -> None:
+    def _remember(self, _: Event, step: Step) -> None:
         self._memory.keep(step)
+        for decision in step.decisions:
+            self._models.decided(decision)
 
     def _watch_reload(self, event: Event, step: Step) -> None:
         self._care.watch(event, step)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from watchdog.command_line import describe
-from watchdog.config import Config, EngineConfig
+from watchdog.config import Config, EngineConfig, EngineLimits, size_of
 from watchdog.config import Hook as HookConfig
 from watchdog.contracts import ActionSpec, Box, EngineTarget, Probe, ProbeSpec
 from watchdog.core.model import Event, Seconds, Subject, SubjectKind, engine_subject
@@ -24,6 +24,7 @@ from watchdog.executor import Actor
 from watchdog.ledger import GenerationRecord
 from watchdog.runner import ProbeRun
 from watchdog.supervisor import launched
+from watchdog.supervisor.cgroup import Limits
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
 from watchdog.supervisor.hooks import LONGEST_END as HOOK_END
 from watchdog.supervisor.hooks import Hook
@@ -60,6 +61,7 @@ class Makings:
     gates: Gates
     in_the_way: Callable[[str], str | None]
     models: ModelWatch
+    before_stop: Callable[[str], object] = lambda _: None
 
     def engine(self, name: str, config: EngineConfig) -> Engine:
         """A new one; nothing is started, and its events are kept until its mailbox is opened."""
@@ -97,17 +99,24 @@ class Makings:
                 lambda: lasting(launch),
                 lambda: (card.name for card in _seen_on(self.published().engines.get(name))),
             ),
-            running_requests=lambda: requests_in(self.published().engines.get(name)),
+            running_requests=lambda since: requests_in(self.published().engines.get(name), since),
+            withdraw=lambda: self.before_stop(name),
             expect_log=config.expect_log,
             last=(
                 self.models.step(launch),
                 *self.gates.roomy(name, said, lambda: lasting(launch), str(launch.log_path)),
                 self.gates.turn(name),
             ),
+            limits=_limits(config.limits),
             pre_start=_hooks(config.pre_start),
             post_stop=_hooks(config.post_stop),
             unwanted=lambda: self.gates.unwanted(name) or self.gates.hurried(),
         )
+
+
+def _limits(configured: EngineLimits) -> Limits:
+    memory = configured.memory_max
+    return Limits(None if memory is None else size_of(memory), configured.pids_max)
 
 
 def _hooks(configured: Iterable[HookConfig]) -> tuple[Hook, ...]:

@@ -112,6 +112,7 @@ class SupervisedEngine:
         if of != generation.record.id or now - at > _LOOK_PERIOD:
             found = generation.table.refresh(spare=True)
             self._looked = (now, generation.record.id, found)
+            generation.glance_at_memory()
             self._note_members(generation, found)
         return found
 
@@ -231,7 +232,9 @@ class SupervisedEngine:
         place = generation.log_place()
         since = generation.record.planned_wall
         tail = causes.log_tail(Path(place.path), place.offset, since=since)
-        return causes.classify(status, tail, generation.table.lost)
+        found = generation.killed_for_memory(status)
+        oom = None if found is None else found.explanation
+        return causes.classify(status, tail, generation.table.lost, oom=oom)
 
     # --- stop ---------------------------------------------------------------------------------
 
@@ -313,6 +316,7 @@ class SupervisedEngine:
         record, settings = generation.record, self._settings
         was = launched.of_record(record, settings.launch, settings.endpoint, settings.stop)
         self._present = replace(settings, launch=was[0], endpoint=was[1], stop=was[2])
+        generation.watch_memory()
         self._generation = generation
         self._around.household.generation_began(record.id)
         self._around.notify(

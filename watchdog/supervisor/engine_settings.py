@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from watchdog.contracts import Endpoint
 from watchdog.core.model import Cause, Event
 from watchdog.ledger import Ledger
+from watchdog.supervisor.cgroup import Limits
 from watchdog.supervisor.exits import ExitWatch
 from watchdog.supervisor.gate import GateStep, Whose
 from watchdog.supervisor.hooks import Hook
@@ -58,8 +59,9 @@ class EngineSettings:
     last: tuple[GateStep, ...] = ()
     running_requests: RunningRequests = unknown_requests
     expect_log: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
     pre_start: tuple[Hook, ...] = ()
     post_stop: tuple[Hook, ...] = ()
-    withdraw: Callable[[], None] = lambda: None
+    withdraw: Callable[[], object] = lambda: None
     unwanted: Callable[[], bool] = _never
     asked: Callable[[Cause], None] = lambda _: None

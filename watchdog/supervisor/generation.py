@@ -6,15 +6,21 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGKILL
 
 from watchdog import procfs
 from watchdog.contracts import LogPlace
 from watchdog.core.model import Cause
 from watchdog.ledger import GenerationRecord, Ledger
 from watchdog.supervisor import identity, launched, rotation, sockets, tempdirs
+from watchdog.supervisor.cgroup import Cgroup
 from watchdog.supervisor.exits import ExitStatus
 from watchdog.supervisor.household import Household
 from watchdog.supervisor.members import Key, MemberTable
+from watchdog.supervisor.oom import OomEvidence, OomLook, OomWatch
+
+_SHELL_SIGNAL = 128
+"""A shell in between ends with so much more than the number of the signal."""
 
 
 @dataclass(slots=True)
@@ -22,6 +28,7 @@ class Generation:
     """Mutable: the actor's thread starts and stops it, the exit watch notes the leader's exit.
 
     ``status`` is None while the leader lives. ``asked`` is the cause of the stop under way.
+    ``oom`` watches for the kernel's OOM killer, which had ``counted`` so much at the beginning.
     """
 
     record: GenerationRecord
@@ -34,6 +41,8 @@ class Generation:
     asked: Cause | None = None
     noted: tuple[Key, ...] = ()
     lock: threading.Lock = field(default_factory=threading.Lock)
+    oom: OomWatch | None = None
+    counted: OomLook = field(default_factory=OomLook)
 
     @property
     def pid(self) -> int:
@@ -67,8 +76,29 @@ class Generation:
                 self.status = status
         return first
 
+    def watch_memory(self) -> None:
+        """Take note from now on of what the kernel's OOM killer does."""
+        self.oom = OomWatch(self.pid, self.table.cgroup)
+        self.counted = self.oom.look()
+
+    def glance_at_memory(self) -> None:
+        """Date what the OOM killer did until now."""
+        if self.oom is not None:
+            self.oom.look()
+
+    def killed_for_memory(self, status: ExitStatus) -> OomEvidence | None:
+        """What the OOM killer did to it, when the leader ended with ``status``."""
+        if self.oom is None:
+            return None
+        killed = SIGKILL in {status.signal, (status.exit_code or 0) - _SHELL_SIGNAL}
+        return self.oom.since(
+            self.counted, self.table.pids_ever(), killed=killed or bool(self.table.lost)
+        )
+
     def close(self) -> None:
-        """Let go of the pidfd."""
+        """Let go of what it holds open."""
+        if self.oom is not None:
+            self.oom.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
@@ -81,7 +111,14 @@ def table_of(
     leader = None
     if record.pid is not None and record.start_ticks is not None:
         leader = (record.pid, record.start_ticks)
-    return MemberTable(record.id, leader, household, recorded=members, spawned=False)
+    table = MemberTable(record.id, leader, household, recorded=members, spawned=False)
+    table.cgroup = _cgroup(record)
+    return table
+
+
+def _cgroup(record: GenerationRecord) -> Cgroup | None:
+    told = launched.read(record)
+    return Cgroup.at(told.cgroup) if told is not None and told.cgroup else None
 
 
 def leader_pidfd(record: GenerationRecord) -> int | None:
@@ -101,6 +138,9 @@ def end_record(record: GenerationRecord, ledger: Ledger, status: ExitStatus, cau
     The directory goes first: a death in between leaves the record, and the next one cleans up.
     """
     tempdirs.remove(record.tempdir)
+    cgroup = _cgroup(record)
+    if cgroup is not None:
+        cgroup.remove()
     told = launched.read(record)
     if told is not None and told.endpoint.uds:  # vLLM leaves it, and then cannot bind it again
         sockets.remove_stale(told.endpoint.uds, record.planned_wall)

@@ -24,7 +24,9 @@ from watchdog.supervisor import identity
 from watchdog.supervisor.household import Household
 from watchdog.supervisor.members import Key, MemberTable, key
 
-RunningRequests = Callable[[], float | None]
+RunningRequests = Callable[[Seconds], float | None]
+"""How many requests are in an engine, by counters that were read since that moment; None when
+nobody can say."""
 
 _DRAIN_LOOK_PERIOD = 0.2
 _FAILED_TERM = 1.0
@@ -50,7 +52,7 @@ class StopSettings:
     kill_timeout: Seconds = 10.0
 
 
-def unknown_requests() -> float | None:
+def unknown_requests(_: Seconds) -> float | None:
     """Nobody can say how many requests run: not drained."""
     return None
 
@@ -96,7 +98,7 @@ class StopLadder:
             return True  # a headless set cannot finish anything
         self._table.refresh()  # while the leader can still lead us to its children
         if drain:
-            self._drain(leader, began + self._settings.drain_timeout)
+            self._drain(leader, began)
             if self._let_be() and not identity.gone(leader):
                 return False
         term = self._settings.term_timeout
@@ -107,8 +109,12 @@ class StopLadder:
             self._term_leader(leader, min(term, _FAILED_TERM))
         return True
 
-    def _drain(self, leader: int, deadline: Seconds) -> None:
-        while self._running_requests() != 0 and not identity.gone(leader) and not self._let_be():
+    def _drain(self, leader: int, began: Seconds) -> None:
+        """What was counted before proves nothing: a request may have come since."""
+        deadline = began + self._settings.drain_timeout
+        while (
+            self._running_requests(began) != 0 and not identity.gone(leader) and not self._let_be()
+        ):
             left = deadline - time.monotonic()
             if left <= 0:
                 return

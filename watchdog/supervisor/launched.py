@@ -26,17 +26,33 @@ _PLACE = ("host", "port", "tls", "uds", "root_path", "served_name")
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """``cards`` is CUDA_VISIBLE_DEVICES as the engine got it, None when it had none."""
+    """``cards`` is CUDA_VISIBLE_DEVICES as the engine got it, None when it had none.
+
+    ``cgroup`` is the path of its own cgroup, "" when it has none.
+    """
 
     fingerprint: str
     endpoint: Endpoint
     stop: StopSettings
     cards: str | None = None
+    cgroup: str = ""
 
 
-def planned(launch: Launch, endpoint: Endpoint, stop: StopSettings) -> GenerationRecord:
-    """The record of a start that is about to happen."""
-    name = os.urandom(8).hex()
+def new_id() -> str:
+    """What tells a generation from all others."""
+    return os.urandom(8).hex()
+
+
+def planned(
+    launch: Launch,
+    endpoint: Endpoint,
+    stop: StopSettings,
+    *,
+    name: str = "",
+    cgroup: str = "",
+) -> GenerationRecord:
+    """The record of a start that is about to happen, of the generation ``name``."""
+    name = name or new_id()
     return GenerationRecord(
         id=name,
         engine=launch.engine,
@@ -48,11 +64,13 @@ def planned(launch: Launch, endpoint: Endpoint, stop: StopSettings) -> Generatio
         boot_id=procfs.boot_id(),
         planned_at=time.monotonic(),
         planned_wall=time.time(),
-        launched=written(name, launch, endpoint, stop),
+        launched=written(name, launch, endpoint, stop, cgroup),
     )
 
 
-def written(generation: str, launch: Launch, endpoint: Endpoint, stop: StopSettings) -> str:
+def written(
+    generation: str, launch: Launch, endpoint: Endpoint, stop: StopSettings, cgroup: str = ""
+) -> str:
     """All of it as a text without secrets."""
     return json.dumps(
         {
@@ -60,6 +78,7 @@ def written(generation: str, launch: Launch, endpoint: Endpoint, stop: StopSetti
             "endpoint": {name: getattr(endpoint, name) for name in _PLACE},
             "stop": asdict(stop),
             "cards": lasting(launch).get(_CARDS),
+            "cgroup": cgroup,
         }
     )
 
@@ -75,6 +94,7 @@ def read(record: GenerationRecord) -> Launched | None:
                 **{f.name: float(told["stop"][f.name]) for f in fields(StopSettings)}
             ),
             cards=None if told["cards"] is None else str(told["cards"]),
+            cgroup=str(told.get("cgroup", "")),
         )
     except (ValueError, TypeError, KeyError):
         return None

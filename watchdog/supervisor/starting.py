@@ -11,7 +11,8 @@ from watchdog import procfs
 from watchdog.contracts import ActionError
 from watchdog.core.model import Cause
 from watchdog.ledger import GenerationRecord
-from watchdog.supervisor import identity, launched, rotation
+from watchdog.supervisor import cgroup, identity, launched, rotation
+from watchdog.supervisor.cgroup import Cgroup, Limits
 from watchdog.supervisor.engine_settings import EngineSettings, Surroundings
 from watchdog.supervisor.exits import ExitStatus
 from watchdog.supervisor.generation import Generation, end_record
@@ -23,7 +24,15 @@ def started(settings: EngineSettings, around: Surroundings) -> Generation:
     """A new generation. Raises ActionError, and then nothing of it is left but a note."""
     with contextlib.suppress(OSError):  # a log that cannot be rotated stops no engine
         rotation.rotate(settings.launch.log_path)  # while nobody writes nothing can be lost
-    record = launched.planned(settings.launch, settings.endpoint, settings.stop)
+    name = launched.new_id()
+    made = _cgroup(name, settings, around)
+    record = launched.planned(
+        settings.launch,
+        settings.endpoint,
+        settings.stop,
+        name=name,
+        cgroup="" if made is None else str(made.path),
+    )
     around.ledger.planned(record)
     around.household.generation_began(record.id)
     try:
@@ -34,7 +43,15 @@ def started(settings: EngineSettings, around: Surroundings) -> Generation:
         if isinstance(error, ActionError):
             raise
         raise ActionError(f"cannot make a temporary directory: {error.strerror}") from error
-    return _taken_up(record, pid, around)
+    return _taken_up(record, pid, around, made)
+
+
+def _cgroup(name: str, settings: EngineSettings, around: Surroundings) -> Cgroup | None:
+    """One of its own, where it can be had; limits that cannot be had are told of."""
+    made = cgroup.made(name, settings.limits)
+    if made.why and settings.limits != Limits():
+        around.warn(f"engine {settings.launch.engine}: {made.why}")
+    return made.cgroup
 
 
 def _spawned(settings: EngineSettings, around: Surroundings, record: GenerationRecord) -> int:
@@ -47,7 +64,10 @@ def _spawned(settings: EngineSettings, around: Surroundings, record: GenerationR
     return process.pid
 
 
-def _taken_up(record: GenerationRecord, pid: int, around: Surroundings) -> Generation:
+def _taken_up(
+    record: GenerationRecord, pid: int, around: Surroundings, own: Cgroup | None
+) -> Generation:
+    inside = own is not None and own.take(pid)  # before it can fork much
     now = time.monotonic()
     info = procfs.stat(pid)  # a zombie at worst: nobody but us reaps it
     ticks = info.start_ticks if info is not None else 0
@@ -55,4 +75,7 @@ def _taken_up(record: GenerationRecord, pid: int, around: Surroundings) -> Gener
     around.ledger.spawned(record.id, pid, ticks, now)
     record = replace(record, pid=pid, start_ticks=ticks, spawned_at=now)
     table = MemberTable(record.id, (pid, ticks), around.household)
-    return Generation(record, table, pidfd, spawned=True)
+    table.cgroup = own if inside else None
+    generation = Generation(record, table, pidfd, spawned=True)
+    generation.watch_memory()
+    return generation
