@@ -20,7 +20,7 @@ from watchdog import procfs, registry
 from watchdog.contracts import Endpoint, Owned, Owner
 from watchdog.core.model import Cause
 from watchdog.daemon.gates import Gates
-from watchdog.supervisor.gate import PLACE_TAKEN, GateVerdict, Refusal, port_free
+from watchdog.supervisor.gate import GateVerdict, Refusal, port_free
 
 ME = os.getpid()
 
@@ -56,7 +56,7 @@ def comm() -> str:
             Cause.PORT_IN_USE,
             GateVerdict.ORPHAN_OF_OURS,
         ),
-        (Owned(Owner.ENGINE, "b"), " of engine b", PLACE_TAKEN, GateVerdict.PLACE_TAKEN),
+        (Owned(Owner.ENGINE, "b"), " of engine b", Cause.PLACE_TAKEN, GateVerdict.PLACE_TAKEN),
     ],
 )
 def test_whose_the_listener_is(
@@ -187,4 +187,4 @@ def test_a_place_is_waited_for_in_words_and_not_for_ever() -> None:
     assert gates.waiting("main") is None
     patience, other = 0.05, "b"
     text = "cannot start main: b has not left its place yet"
-    assert step.look() == Refusal(PLACE_TAKEN, text, GateVerdict.PLACE_TAKEN)
+    assert step.look() == Refusal(Cause.PLACE_TAKEN, text, GateVerdict.PLACE_TAKEN)

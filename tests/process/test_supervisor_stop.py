@@ -128,7 +128,7 @@ def test_a_drain_waits_for_zero_and_not_for_ever(
     """FACT: TERM comes when nothing runs, or, when nobody can say, at the end of the drain."""
     asked: list[float | None] = []
 
-    def running() -> float | None:
+    def running(_: float) -> float | None:
         asked.append(answers[len(asked)])
         return asked[-1]
 

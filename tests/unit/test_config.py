@@ -296,7 +296,7 @@ def test_a_file_with_a_hostile_name_is_one_line(tmp_path: Path) -> None:
         ("[polcy]", "(did you mean policy?)"),
         ("[probes.gpuu]", "(did you mean gpu?)"),
         ("[policy.retries]\ncuda_omm = 1", "(did you mean cuda_oom?)"),
-        ("[policy.retries]\n9 = 1", "gpu_fault, xid, rule, unknown"),
+        ("[policy.retries]\n9 = 1", "not_expected, rule, unknown"),
         ("[watchdog]\nzzz = 1", "expected one of listen, mode, starts_at_once, log"),
     ],
 )

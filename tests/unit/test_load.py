@@ -32,6 +32,7 @@ from watchdog.core.model import (
     engine_subject,
 )
 from watchdog.core.state import Restart
+from watchdog.daemon.engines import requests_in
 
 ENGINE = engine_subject(NAME)
 NEXT = "0000000b"
@@ -102,6 +103,22 @@ def test_requests_in_a_degraded_engine_count() -> None:
     assert holds(story) == [(HoldReason.INHIBITED, "the engine is busy")]
     story.read(metrics(7.0, 9.0))
     assert len(story.acts) == 1
+
+
+def test_what_was_counted_before_a_stop_proves_nothing() -> None:
+    """FACT: a drain ends at counters that were read since it began; a request may have come."""
+    engine = serving().read(metrics(5.0, 1.0)).engine
+    assert requests_in(engine, since=5.0) == 0.0
+    assert requests_in(engine, since=5.1) is None
+    assert requests_in(None, since=0.0) is None
+
+
+def test_nothing_is_in_an_engine_that_never_answered() -> None:
+    """FACT: a stop during the load does not wait for requests that cannot be there."""
+    story = Story()
+    story.tick(0.0)
+    story.spawned(1.0)
+    assert requests_in(story.engine, since=2.0) == 0.0
 
 
 def test_requests_that_wait_count() -> None:

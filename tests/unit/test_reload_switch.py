@@ -135,7 +135,7 @@ def test_the_wait_for_a_place_is_as_long_as_its_ladder() -> None:
     step = gates(patience=lambda: 0.0).place(NAME, lambda: "a")
     refusal = step.look()
     assert refusal is not None
-    assert refusal.cause is Cause.PORT_IN_USE
+    assert refusal.cause is Cause.PLACE_TAKEN
 
 
 def test_nobody_waits_for_a_place_that_is_not_wanted() -> None:

@@ -213,7 +213,7 @@ def test_only_findings_about_engines_act() -> None:
     assert not [rule.name for rule in box if rule.actions]
     assert {rule.name for rule in DEFAULT_RULES if rule.holds is not None} == {
         *("gpu-lost", "gpu-reset-needed", "gpu-xid-reset", "engine-driver-too-old"),
-        *("driver-unresponsive", "driver-mismatch", "gpu-access-lost"),
+        *("driver-unresponsive", "driver-mismatch", "gpu-access-lost", "foreign-manager"),
     }
     assert {rule.name for rule in box if rule.fault} <= {r.name for r in box if r.holds is not None}
 

@@ -27,7 +27,7 @@ from watchdog.config.kinds import (
 from watchdog.names import blotted, is_secret
 
 _SHOWN = 40
-_LONGEST = 400
+_LONGEST = 1000
 """Characters of what was expected: all exit causes fit, somebody's whole file does not."""
 _MANY = 100
 """Unknown keys that are compared with the known ones: in a file full of them nobody reads on."""

@@ -89,7 +89,11 @@ def look_of(engine: EngineState) -> EngineLook:
 
 def requests_in(engine: EngineState | None, since: Seconds) -> float | None:
     """Requests running and waiting in the engine; None when its counters were not read since."""
-    if engine is None or engine.vitals.running is None:
+    if engine is None:
+        return None
+    if engine.ready_at is None and engine.vitals.answered_at is None:
+        return 0.0  # it has never answered anybody
+    if engine.vitals.running is None:
         return None
     read_at = engine.vitals.metrics_at
     if read_at is None or read_at < since:

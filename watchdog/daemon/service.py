@@ -76,7 +76,7 @@ class Service:
         self._household = Household()
         self._store = opened(state_dir, self._warn, durable=durable)
         self._memory = Memory(self._store)
-        self._exit_watch = ExitWatch()
+        self._exit_watch = ExitWatch(self._exit_failed)
         self._specs = registry.probes()
         state = recalled(now.config, state_dir, self._memory)
         self._box = EngineBox({}, self._store)
@@ -93,19 +93,10 @@ class Service:
         self._shown = self._build_shown()
         self._exporter = Exporter(self._specs, self._shown.snapshot)
         self._exporter.recall(state.incidents)
-        self._signals = Signals(
-            self._published, self._crew, self._household, journal, self._hung_up
-        )
+        self._signals = self._build_signals()
         self._loop = self._build_loop(state)
         self._reloader = self._build_reloader(source, makings, locks)
-        self._front = Front(
-            self._loop,
-            self._inbox,
-            self._exporter,
-            self._shown.snapshot,
-            self._reloader.ask,
-            lambda: self._crew.leaving,
-        )
+        self._front = self._build_front()
         self._host, port = address(now.config)
         self._servers = doors(self._front, self._host, port, state_dir if durable else None)
         self._log_care = LogCare(self._crew.logs, self._warn)
@@ -146,6 +137,19 @@ class Service:
             sweeper=Sweeper(self._store.ended_tempdirs),
             say=self._say,
         )
+
+    def _build_front(self) -> Front:
+        return Front(
+            self._loop,
+            self._inbox,
+            self._exporter,
+            self._shown.snapshot,
+            self._reloader.ask,
+            lambda: self._crew.leaving,
+        )
+
+    def _build_signals(self) -> Signals:
+        return Signals(self._published, self._crew, self._household, self._journal, self._hung_up)
 
     def _build_shown(self) -> Shown:
         return Shown(
@@ -348,6 +352,9 @@ class Service:
         if engine is None:
             return False
         return engine.pending in {Verb.STOP, Verb.SHUTDOWN}
+
+    def _exit_failed(self, error: Exception) -> None:
+        self._job_failed("exit-watch", f"{type(error).__name__}: {error}")
 
     def _hung_up(self) -> None:
         self._reloader.hung_up()

@@ -210,7 +210,7 @@ class SupervisedEngine:
             return
         at = time.monotonic()
         self._looked = _NEVER
-        why = self._why(generation, status)
+        why = self._explained(generation, status)
         generation.cause = why.cause
         self._around.notify(
             EngineExited(
@@ -224,6 +224,14 @@ class SupervisedEngine:
                 why.advice,
             )
         )
+
+    def _explained(self, generation: Generation, status: ExitStatus) -> causes.Classified:
+        """The exit is told whatever becomes of its explanation."""
+        try:
+            return self._why(generation, status)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._around.warn(f"engine {self.name}: cannot explain its exit: {error}")
+            return causes.Classified(Cause.CRASH, f"the engine {status}, and nobody knows why")
 
     def _why(self, generation: Generation, status: ExitStatus) -> causes.Classified:
         if generation.asked is not None:

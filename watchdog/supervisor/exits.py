@@ -89,9 +89,13 @@ class _Watched:
 
 
 class ExitWatch:
-    """Calls back, in its own thread, when a watched process is gone with all its threads."""
+    """Calls back, in its own thread, when a watched process is gone with all its threads.
 
-    def __init__(self) -> None:
+    ``failed`` is told of a call that raised; the others go on.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None] = lambda _: None) -> None:
+        self._failed = failed
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -134,7 +138,10 @@ class ExitWatch:
             return
         status = exit_status(token, watched.pid)
         if self._take(token):
-            watched.on_exit(status)
+            try:
+                watched.on_exit(status)
+            except Exception as error:  # noqa: BLE001 - the exits of all others are told here too
+                self._failed(error)
 
     def _take(self, token: int) -> bool:
         with self._lock:

@@ -112,9 +112,9 @@ class StopLadder:
     def _drain(self, leader: int, began: Seconds) -> None:
         """What was counted before proves nothing: a request may have come since."""
         deadline = began + self._settings.drain_timeout
-        while (
-            self._running_requests(began) != 0 and not identity.gone(leader) and not self._let_be()
-        ):
+        while self._running_requests(began) != 0:
+            if identity.gone(leader) or self._let_be():
+                return
             left = deadline - time.monotonic()
             if left <= 0:
                 return
