@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from watchdog.contracts import ProcessInfo
 
 ROOT = "/proc"
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
+"""Of ``start_ticks`` a second."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STAT_FIELDS = 22
 _STAT_BYTES = 2048
@@ -269,7 +270,7 @@ def _parsed(pid: int, text: bytes, root: str) -> ProcessInfo | None:
         session=int(fields[3]),
         state=state,
         comm=text[text.find(b"(") + 1 : text.rfind(b")")].decode(errors="replace"),
-        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS,
         rss_bytes=int(fields[21]) * _PAGE,
         threads=living_tasks(pid, root) if state in _DEAD else int(fields[17]),
     )

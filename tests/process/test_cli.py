@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,18 @@ def test_status_speaks_to_people_and_to_scripts(window: FakeWindow, tmp_path: Pa
     after = cli("status", "--json", "--state-dir", str(tmp_path))
     assert json.loads(before.stdout) == json.loads(after.stdout)
     assert json.loads(after.stdout)["version"] == window.shown.version
+
+
+def test_status_says_what_a_start_waits_for(window: FakeWindow, tmp_path: Path) -> None:
+    """FACT: behind the reasons, and as a key of its own for scripts: null when it does not wait."""
+    quiet = json.loads(cli("status", "--json", "--state-dir", str(tmp_path)).stdout)
+    assert quiet["engines"][0]["waiting"] is None
+    assert "waits for" not in cli("status", "--state-dir", str(tmp_path)).stdout
+    text = "GPU 0: 3.0 GiB still held by process 7 (x), for 4 s"
+    window.shown = replace(window.shown, waiting={"main": text})
+    assert f"waits for {text}" in cli("status", "--state-dir", str(tmp_path)).stdout
+    told = json.loads(cli("status", "--json", "--state-dir", str(tmp_path)).stdout)
+    assert told["engines"][0]["waiting"] == text
 
 
 def test_commands_carry_their_words_and_bring_back_the_exit_code(

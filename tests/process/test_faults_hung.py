@@ -197,7 +197,6 @@ def test_h11_the_key_may_come_from_the_environment(tmp_path: Path) -> None:
         assert daemon.metric("vllm_watchdog_canary_latency_seconds_count")
 
 
-@pytest.mark.xfail(strict=True, reason="progress of any rank counts as progress of all")
 def test_h11_a_hung_rank_is_seen_although_the_other_serves(tmp_path: Path) -> None:
     """FACT (H11): of two data parallel ranks one stands still with requests: the set is stalled."""
     with engine(tmp_path, "--dp", "2") as daemon:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.support.trees import script
 from watchdog.supervisor import identity
 from watchdog.supervisor.hooks import Hook, run
 from watchdog.supervisor.household import Household, become_reaper
+from watchdog.supervisor.members import MemberTable
 from watchdog.supervisor.spawn import Launch
 
 LONG = 60.0
@@ -129,6 +132,76 @@ def _ticks(pid: int) -> int:
 
 
 def test_secrets_of_a_command_are_not_told(bench: Bench) -> None:
-    """The sentence goes into log and status: a key in a hook's command is blotted out."""
-    wrong = bench.run(Hook(("false", "--api-key", "sesame"), LONG))
-    assert wrong == "pre_start[0] (false --api-key ***) exited with status 1"
+    """FACT: the sentence goes into log and status: it has the program and no argument."""
+    wrong = bench.run(Hook(("sh", "-c", "TOKEN=sesame; exit 1"), LONG))
+    assert wrong == "pre_start[0] (sh) exited with status 1"
+
+
+NAKED = (
+    "import subprocess\n"
+    "child = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
+    "open(sys.argv[-1], 'w').write(str(child.pid))\n"
+)
+
+
+def test_nothing_is_left_of_one_that_fails(bench: Bench, tmp_path: Path) -> None:
+    """FACT: what a hook started that then failed is gone: the next try would start it again."""
+    note = tmp_path / "pid"
+    failing = Hook((*script(f"{NAKED}sys.exit(3)\n"), str(note)), LONG)
+    wrong = bench.run(failing)
+    assert wrong is not None
+    assert wrong.endswith("exited with status 3")
+    until(lambda: not alive(int(note.read_text())))
+
+
+def test_what_a_good_one_leaves_is_no_engines(bench: Bench, tmp_path: Path) -> None:
+    """FACT: a daemon without a word in its environment, left by a hook, outlives the engine's stop.
+
+    nginx is one: it writes over its environment, and a reload may start it.
+    """
+    note = tmp_path / "pid"
+    engine = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    bench.household.register(engine.pid)
+    bench.household.generation_began("the engine")
+    try:
+        table = MemberTable("the engine", (engine.pid, _ticks(engine.pid)), bench.household)
+        assert bench.run(Hook((*script(NAKED), str(note)), LONG)) is None
+        left = int(note.read_text())
+        assert left in {info.pid for info in bench.household.orphans()}
+        assert [info.pid for info in table.refresh(full=True)] == [engine.pid]
+        assert [info.pid for info in table.refresh()] == [engine.pid]
+    finally:
+        engine.kill()
+        engine.wait()
+        _end(bench, int(note.read_text()))
+
+
+def test_who_was_there_before_a_hook_is_not_its(bench: Bench, tmp_path: Path) -> None:
+    """FACT: a hook takes no orphan from an engine that was there before the hook was."""
+    note = tmp_path / "pid"
+    leader = subprocess.Popen((*script(f"{NAKED}sys.exit()\n"), str(note)), start_new_session=True)
+    bench.household.register(leader.pid)
+    bench.household.generation_began("the engine")
+    table = MemberTable("the engine", (leader.pid, _ticks(leader.pid)), bench.household)
+    try:
+        until(lambda: _said(note))
+        until(lambda: int(note.read_text()) in {one.pid for one in bench.household.orphans()})
+        bench.household.hook_began("a hook")
+        assert [info.pid for info in table.refresh()] == [int(note.read_text())]
+    finally:
+        leader.wait()
+        _end(bench, int(note.read_text()))
+
+
+def _said(note: Path) -> bool:
+    return note.exists() and note.read_text() != ""
+
+
+def _end(bench: Bench, pid: int) -> None:
+    """End one process that a test has left."""
+    pidfd = identity.open_pidfd(pid, _ticks(pid))
+    assert pidfd is not None
+    identity.send(pidfd, signal.SIGKILL)
+    until(lambda: identity.gone(pidfd))
+    os.close(pidfd)
+    bench.household.reap_if_orphan(pid)

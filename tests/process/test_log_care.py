@@ -46,3 +46,23 @@ def test_what_cannot_be_rotated_is_told_once(tmp_path: Path) -> None:
     assert len(said) == 1
     assert str(link) in said[0]
     assert (tmp_path / "target").stat().st_size == 2 * LIMIT
+
+
+def test_a_bug_does_not_end_the_care(tmp_path: Path) -> None:
+    """FACT: it is told, and the next look comes all the same: logs that nobody cuts fill a disk."""
+    said: list[str] = []
+    big = tmp_path / "big.log"
+    big.write_bytes(b"y" * (2 * LIMIT))
+
+    def logs() -> tuple[Path, ...]:
+        if not said:
+            raise LookupError("engine")
+        return (big,)
+
+    care = LogCare(logs, said.append, limit=LIMIT, period=0.01)
+    care.start()
+    try:
+        until(lambda: part(big, 1).exists())
+    finally:
+        care.close()
+    assert said == ["cannot look after logs: LookupError: engine"]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.simulated import until
-from watchdog.supervisor.rotation import KEPT, part, rotate
+from watchdog.supervisor.rotation import KEPT, part, put_aside, rotate
 
 LIMIT = 64 << 10
 LINES = 20_000
@@ -132,3 +133,54 @@ def test_a_rotation_that_was_cut_short_is_made_good(tmp_path: Path) -> None:
     assert rotate(log, LIMIT)
     until(lambda: not (tmp_path / "engine.log.part").exists())
     assert part(log, 1).read_bytes() + log.read_bytes() == b"y" * (LIMIT + 1)
+
+
+def test_a_failed_rotation_costs_no_older_part(tmp_path: Path) -> None:
+    """FACT: what cannot be copied moves nothing: it is tried again every few seconds."""
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"y" * (LIMIT + 1))
+    (tmp_path / "engine.log.part").mkdir()
+    part(log, 1).write_bytes(b"one")
+    with pytest.raises(OSError, match="directory"):
+        rotate(log, LIMIT)
+    assert part(log, 1).read_bytes() == b"one"
+    assert not part(log, 2).exists()
+    assert log.stat().st_size == LIMIT + 1
+
+
+@pytest.mark.parametrize("way", [rotate, put_aside])
+def test_two_never_rotate_one_log_at_once(tmp_path: Path, way: Callable[[Path, int], bool]) -> None:
+    """FACT: a start does not rotate what the daemon is copying: both would cut it off."""
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"y" * (LIMIT + 1))
+    with log.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not way(log, LIMIT)
+        assert parts(log) == [log]
+        assert log.stat().st_size == LIMIT + 1
+    assert way(log, LIMIT)
+
+
+@pytest.mark.parametrize("way", [rotate, put_aside])
+def test_a_log_with_another_name_is_let_be(
+    tmp_path: Path, way: Callable[[Path, int], bool]
+) -> None:
+    """FACT: a hard link makes the file somebody else's too: it is not touched."""
+    log, other = tmp_path / "engine.log", tmp_path / "precious"
+    other.write_bytes(b"x" * (LIMIT + 1))
+    log.hardlink_to(other)
+    assert not way(log, LIMIT)
+    assert other.stat().st_size == log.stat().st_size == LIMIT + 1
+
+
+def test_a_log_that_nobody_writes_to_is_renamed(tmp_path: Path) -> None:
+    """FACT: before a start nothing is copied: the file itself is LOG.1, and the parts move on."""
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"y" * (LIMIT + 1))
+    part(log, 1).write_bytes(b"one")
+    inode = log.stat().st_ino
+    assert put_aside(log, LIMIT)
+    assert part(log, 1).stat().st_ino == inode
+    assert part(log, 2).read_bytes() == b"one"
+    assert not log.exists()
+    assert not put_aside(log, LIMIT)

@@ -169,10 +169,14 @@ def test_who_runs_from_the_kill_does_not_escape() -> None:
 @kernel
 def test_a_later_watchdog_finds_it_again(own: Cgroup) -> None:
     """FACT: a recorded path is taken up when it is a generation's cgroup, and only then."""
-    assert Cgroup.at(str(own.path)) == own
-    assert Cgroup.at(own.path.parent) is None
-    assert Cgroup.at(f"{own.path}-gone") is None
-    assert Cgroup.at("") is None
+    name = own.path.name.removeprefix("vllm-watchdog-")
+    assert Cgroup.at(str(own.path), name) == own
+    assert Cgroup.at(str(own.path), "another") is None
+    assert Cgroup.at(own.path.parent, name) is None
+    assert Cgroup.at(f"{own.path}-gone", f"{name}-gone") is None
+    assert Cgroup.at("", name) is None
+    assert Cgroup.at(f"/{'x/' * 9000}vllm-watchdog-{name}", name) is None
+    assert Cgroup.at(f"/\0/vllm-watchdog-{name}", name) is None
 
 
 @pytest.mark.root

@@ -317,3 +317,28 @@ def test_what_is_long_ago_explains_nothing(
         watch.look()
 
         assert (watch.since(before, [4242], killed=True) is not None) is found
+
+
+def test_what_was_not_counted_before_is_no_evidence(written: Written) -> None:
+    """FACT: kills of long ago are not this engine's because the first look could not read them."""
+    events = written.box / "memory.events"
+    with written.watch() as watch:
+        events.rename(written.box / "elsewhere")
+        before = watch.look()
+        assert before.shared is None
+        (written.box / "elsewhere").rename(events)
+        written.count(written.box, 57)
+
+        assert watch.since(before, [7], killed=True) is None
+
+
+def test_others_kills_are_not_kept_for_ever(written: Written, device: int) -> None:
+    """FACT: a box on which somebody is killed all the time costs no memory; the latest is known."""
+    with written.watch() as watch:
+        before = watch.look()
+        for pid in range(4000, 5000):
+            os.write(device, KILLED.replace(b"4242", b"%d" % pid))
+            watch.look()
+
+        assert watch.since(before, [4000]) is None
+        assert watch.since(before, [4999]) is not None

@@ -31,6 +31,8 @@ restart_budget = { count = 1000, window = "9h" }
 boot_budget = { count = 1000, window = "9h" }
 """
 BUDGET = 1000
+GONE = 5.0
+"""Seconds: no number of a process comes again so soon."""
 
 Key = tuple[int, int]
 
@@ -55,6 +57,7 @@ class Auditor:
         self._argument = f"--port\0{port}\0".encode()
         self._of: dict[Key, str] = {}
         self._sessions: dict[int, str] = {}
+        self._seen_at: dict[int, float] = {}
         self._strangers: set[Key] = set()
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -65,7 +68,9 @@ class Auditor:
         """The living processes of each generation, by pid."""
         with self._lock:
             found: dict[str, dict[int, ProcessInfo]] = {}
-            for info in procfs.scan():
+            everyone = procfs.scan()
+            self._forget({info.session for info in everyone})
+            for info in everyone:
                 generation = self._generation(info) if procfs.lives(info) else ""
                 if generation:
                     found.setdefault(generation, {})[info.pid] = info
@@ -75,6 +80,13 @@ class Auditor:
         """Watch no more."""
         self._done.set()
         self._thread.join()
+
+    def _forget(self, present: set[int]) -> None:
+        """The number of a session without members is soon another's, on a busy box in minutes."""
+        now = time.monotonic()
+        self._seen_at |= dict.fromkeys(self._sessions.keys() & present, now)
+        for number in [one for one, at in self._seen_at.items() if now - at > GONE]:
+            del self._seen_at[number], self._sessions[number]
 
     def _generation(self, info: ProcessInfo) -> str:
         key = (info.pid, info.start_ticks)
@@ -88,6 +100,7 @@ class Auditor:
                 return ""
             self._of[key] = generation
             self._sessions[info.session] = generation
+            self._seen_at[info.session] = time.monotonic()
             self.seen.add(generation)
         return self._of[key]
 

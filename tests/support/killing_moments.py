@@ -183,7 +183,7 @@ def kill_at(ward: Ward, name: str, chance: Random) -> Round:
         assert now["wanted"] is False
         assert ward.daemon.command("start").returncode == 0
         wait(ward.serves)
-    assert ward.auditor.double == []
+    assert ward.auditor.double == [], ward.auditor.double
     return Round(name, bool(led), took, now["pid"] in led)
 
 

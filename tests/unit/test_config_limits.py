@@ -49,3 +49,24 @@ def test_a_thousand_mistakes_in_rules_are_not_a_thousand_lines() -> None:
         build_rules(wrong, registry.probes(), registry.actions(), "file")
     assert len(refused.value.lines) == 101
     assert refused.value.lines[-1] == "file: more: 50 further mistakes are not shown"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (r'reload = ["nginx", "\u0000"]', "nginx.reload: expected texts in UTF-8 without NUL"),
+        ('reload = ["", "-s"]', "nginx.reload: expected a program and its arguments"),
+        (
+            'reload = "curl --data s3cret"',
+            "nginx.reload: expected a list of texts, got a text",
+        ),
+        (r'upstream_file = "a\u0000b"', "nginx.upstream_file: expected a file"),
+    ],
+)
+def test_what_cannot_reload_an_nginx_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    """FACT: by its key, before nginx is to be told of anything, and without its words."""
+    file = 'upstream_file = "up.conf"\n' if line.startswith("reload") else ""
+    (tmp_path / "n.toml").write_text(f"[nginx]\n{file}{line}\n")
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path / "n.toml", {})
+    assert refused.value.lines == (f"{tmp_path / 'n.toml'}: {said}",)

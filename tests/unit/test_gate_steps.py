@@ -117,6 +117,27 @@ class Clocked:
         return Waits(lambda name, text: self.said.append((name, text)), lambda: self.now)
 
 
+def test_what_is_slow_the_second_time_makes_a_third_look() -> None:
+    """FACT: a wait for memory behind a long hook is as long a time, and bounded too."""
+    steps = Steps()
+
+    def memory() -> None:
+        steps.looks.append("memory")
+        if steps.looks.count("memory") == 2:
+            time.sleep(0.3)
+
+    turn = GateStep("turn", lambda: time.sleep(0.3))
+    pass_gate([steps.step("port"), GateStep("memory", memory, again=True), turn], old=0.2)
+    assert steps.looks == ["port", "memory"] * 3
+
+
+def test_what_is_always_slow_is_not_looked_at_for_ever() -> None:
+    """FACT: a look that always takes its time ends the start's patience, not the start."""
+    steps = Steps()
+    pass_gate([steps.step("memory", slow=True), steps.step("turn", slow=True)], old=0.001)
+    assert steps.looks == ["memory", "turn", *["memory"] * 3]
+
+
 def test_a_long_wait_is_said_once() -> None:
     """FACT: after two seconds the journal has a line, one a wait; status has it from the start."""
     time_ = Clocked()

@@ -131,6 +131,34 @@ def test_who_gives_up_frees_its_place() -> None:
     assert core.turns.ask("b") == "x"
 
 
+def test_two_that_restart_together_do_not_wait_for_each_other() -> None:
+    """FACT: a turn is for one start; who had the last one, and asks again, waits behind others."""
+    core = Core()
+    core.at_gate("a", "b")
+    assert core.may("b")
+    core.spawned("b")
+    core.show("b", RUNNING)
+    assert core.may("a")
+    core.spawned("a")
+    core.show("a", RUNNING)
+    for name in "ab":
+        core.show(name, ProcessState.BACKOFF, leader=None, in_flight="restart_engine")
+    core.may("b")
+    assert not core.may("a")
+    assert core.may("b")
+
+
+def test_who_drains_for_a_restart_has_no_turn() -> None:
+    """FACT: the turn of the start before does not count for an engine that has run since."""
+    core = Core()
+    core.at_gate("a", "b")
+    assert core.may("a")
+    core.spawned("a")
+    core.show("a", RUNNING, generation="first")
+    core.show("a", STOPPING, in_flight="restart_engine")
+    assert core.may("b")
+
+
 def test_an_adopted_engine_that_still_starts_counts() -> None:
     """FACT: also one that an earlier watchdog started, as long as its start is not overdue."""
     core = Core()

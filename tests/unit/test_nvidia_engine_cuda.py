@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import simulated_command
+from watchdog.core.model import Cause
 from watchdog.nvidia.engine_cuda import wanted, wanted_in, wish, wish_in
-from watchdog.nvidia.fit import misfit
+from watchdog.nvidia.fit import misfit, obstacle
 from watchdog.nvidia.interpreter import python_of, site_packages
 
 CUDA_13 = (
@@ -140,6 +141,18 @@ def test_a_new_torch_is_seen(tmp_path: Path) -> None:
     torch(tmp_path, "site", CUDA_13.replace("13.0", "12.8"))
     os.utime(tmp_path / "site/torch/version.py", ns=(1, 1))
     assert wanted_in(["/site"], str(tmp_path)) == "12.8"
+
+
+def test_a_driver_that_comes_later_is_seen(tmp_path: Path) -> None:
+    """FACT: without one nothing is in the way; nothing of that is kept for the next start."""
+    venv(tmp_path)
+    torch(tmp_path, f"/opt/env/{SITE}")
+    command = ("/opt/env/bin/vllm", "serve", "m")
+    assert obstacle(command, {}, str(tmp_path)) is None
+    put(tmp_path, "/sys/module/nvidia/version", "470.57.02\n")
+    found = obstacle(command, {}, str(tmp_path))
+    assert found is not None
+    assert found[0] is Cause.DRIVER_TOO_OLD
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from tests.support.core import NAME, Is, Story, rule, serving
 from tests.support.engines import Target
 from tests.support.rules import NoSettings
 from tests.support.simulated import until
-from watchdog import registry
-from watchdog.config import Config, EngineConfig, NotifySettings, ProbeConfig, RuleConfig
 from watchdog.contracts import Endpoint, ProbeSpec, SampleSpec
 from watchdog.core import reload, rule_set
 from watchdog.core.model import (
@@ -33,7 +31,6 @@ from watchdog.core.model import (
 from watchdog.core.reload import NewOrder
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineSettings, EngineState
-from watchdog.daemon.differences import changes, lasting
 from watchdog.daemon.following import Following
 from watchdog.daemon.lookout import Looking, Lookout
 from watchdog.daemon.mailbox import Mailbox
@@ -201,71 +198,6 @@ def test_forgotten_is_forgotten_but_for_its_incidents() -> None:
     assert all(name != NAME for _, name in state.readings)
     assert [incident.subject for incident in state.incidents] == [subject]
     assert reload.forgotten(state, NAME, 12.0) == (state, ())
-
-
-# --- in words -------------------------------------------------------------------------------------
-
-
-def words(old: Config, new: Config, *rules: RuleConfig) -> tuple[str, ...]:
-    """What changed."""
-    return changes(old, new, registry.probes(), rules)
-
-
-def config(**keys: object) -> Config:
-    """A configuration with every probe."""
-    probes = {
-        name: ProbeConfig(settings=spec.settings()) for name, spec in registry.probes().items()
-    }
-    return Config(**{"probes": probes, **keys})  # type: ignore[arg-type]
-
-
-def test_secrets_are_named_and_not_shown() -> None:
-    """Commands, environments and addresses are told by their key alone."""
-    old = config(
-        engine={"a": EngineConfig(command=("x", "--api-key", "s3cret"), env={"A": "s3cret"})}
-    )
-    new = config(
-        engine={"a": EngineConfig(command=("x", "--api-key", "s3cret2"), env={"B": "s3cret"})},
-        notify={"n": NotifySettings(url="http://user:s3cret@host")},
-    )
-    assert words(old, new) == (
-        "engine.a.command",
-        "engine.a.env.A",
-        "engine.a.env.B",
-        "notify.n: new",
-    )
-    address = config(notify={"n": NotifySettings(url="http://user:s3cret@other")})
-    assert words(replace_engine(new), address) == ("notify.n.url",)
-
-
-def replace_engine(one: Config) -> Config:
-    """The same without engines."""
-    return config(notify=one.notify)
-
-
-def test_a_rule_is_compared_with_what_it_overrides() -> None:
-    """An override that says what the default says is no change; its value is the old one."""
-    default = RuleConfig(name="r", for_=20.0, summary="it is so")
-    same = config(rule=(RuleConfig(name="r", for_=20.0),))
-    longer = config(rule=(RuleConfig(name="r", for_=90.0, cooldown=300.0),))
-    assert words(config(), same, default) == ()
-    expected = ("rule.r.for: 20s -> 90s", "rule.r.cooldown: 0s -> 5m")
-    assert words(same, longer, default) == expected
-    assert words(config(), config(rule=(RuleConfig(name="own"),))) == ("rule.own: new",)
-
-
-def test_what_only_a_new_daemon_can_change_stays() -> None:
-    """Address, log and receivers are kept and named, everything else is as wanted."""
-    running = config()
-    wanted = config(
-        watchdog=type(running.watchdog)(listen="127.0.0.1:1", log="x", mode="observe"),  # type: ignore[arg-type]
-        notify={"n": NotifySettings(url="http://a")},
-    )
-    kept, keys = lasting(running, wanted)
-    assert keys == ("watchdog.listen", "watchdog.log", "notify")
-    assert (kept.watchdog.listen, kept.watchdog.log, kept.notify) == ("127.0.0.1:9909", "-", {})
-    assert kept.watchdog.mode == "observe"
-    assert lasting(running, config()) == (running, ())
 
 
 # --- what looks -----------------------------------------------------------------------------------

@@ -57,9 +57,13 @@ def test_unknown_neither_fires_nor_clears() -> None:
     assert watched((0.0, WELL), (50.0, UNKNOWN), (60.0, FakeView())) == Watch()
 
 
-def test_the_box_is_not_held_by_what_nobody_sees_any_more() -> None:
-    """FACT: about a GPU a finding ends after an hour without a word; a word begins it anew."""
-    rule = replace(RULE, subject=SubjectKind.GPU)
+@pytest.mark.parametrize(
+    "rule",
+    [replace(RULE, subject=SubjectKind.GPU), replace(RULE, holds=HoldReason.BLOCKED)],
+    ids=["gpu", "holds"],
+)
+def test_nobody_is_held_by_what_nobody_sees_any_more(rule: Rule) -> None:
+    """FACT: about a GPU, or holding starts, it ends after an hour without a word, counted anew."""
     fired = ((0.0, SICK), (10.0, SICK), (20.0, UNKNOWN))
     assert watched(*fired, (3600.0, UNKNOWN), rule=rule).firing is not None
     assert watched(*fired, (3621.0, UNKNOWN), rule=rule) == Watch()

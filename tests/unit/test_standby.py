@@ -38,6 +38,7 @@ from watchdog.core.model import (
     Cause,
     Commanded,
     Decision,
+    EngineSpawned,
     HoldReason,
     ProcessState,
     Reading,
@@ -313,6 +314,37 @@ def test_what_the_others_cannot_take_keeps_the_standby(running: float) -> None:
     for at in range(40, 1800, 5):
         story.read(*load(at, at, running=running), metrics(at, at, running=1.0, generation=LIFE))
     assert not [one for one in story.decisions if one.rule == "standby-idle"]
+
+
+def test_standbys_stop_one_after_the_other() -> None:
+    """FACT: what two could each leave to the others is too much for one: the second stays."""
+    story = standing_by("main", "spare").read(*load(1.0, 31.0, waiting=50.0))
+    joined(story, 32.0)
+    story.read(*load(34.0, 65.0, waiting=50.0))
+    joined(story, 66.0, "spare")
+    story.decisions.clear()
+    mine = Of(generation=LIFE)
+    for at in range(70, 1000, 5):
+        story.read(*load(at, at, running=12.0), metrics(at, at, **mine))
+        story.read(metrics(at, at, generation=LIFE, name="spare"))
+    assert [act[1] for act in did(story, "main", "spare")] == ["stop_engine"]
+    left = did(story, "main", "spare")[0][2]
+    story.finished(1001.0, "stop_engine", name=left)
+    for at in range(1005, 1100, 5):
+        story.read(*load(at, at, running=12.0), metrics(at, at, **mine))
+        story.read(metrics(at, at, generation=LIFE, name="spare"))
+    assert len(did(story, "main", "spare")) == 1
+
+
+@pytest.mark.parametrize("who", list(StoppedBy))
+def test_a_standby_that_is_found_running_is_stopped_for_a_known_reason(who: StoppedBy) -> None:
+    """FACT: a stop that was not done is done; where the memory is lost its requests go on."""
+    story = standing_by()
+    history = replace(story.engine.history, stopped_by=who)
+    story.state = story.state.with_engine(replace(story.engine, history=history))
+    story.take(EngineSpawned(1.0, NAME, LIFE, 9, Cause.UNKNOWN, adopted=True, ready=True))
+    assert bool(did(story)) is (who is not StoppedBy.NOBODY)
+    assert story.engine.history.wanted is (who is StoppedBy.NOBODY)
 
 
 def test_a_standby_that_is_alone_is_kept() -> None:

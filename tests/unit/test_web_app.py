@@ -198,6 +198,15 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert b"&lt;script&gt;" in page
 
 
+def test_the_page_shows_what_a_start_waits_for() -> None:
+    """FACT: as the other facts, escaped."""
+    window = serving_window()
+    window.shown = replace(window.shown, waiting={"main": "its turn <b>"})
+    page = ask(App(window), "/").body
+    assert b"<th>waiting</th>" in page
+    assert b"its turn &lt;b&gt;" in page
+
+
 def test_commands_reach_the_daemon_and_its_word_comes_back() -> None:
     """POST /control/VERB hands all its parts on; a failure is 409 with message and exit code."""
     window = serving_window()

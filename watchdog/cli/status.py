@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ def render(found: dict[str, Any]) -> str:
         lines.append(f"paused by {found['paused']['owner']}: {found['paused']['reason']}")
     lines += ["", "ENGINE      STATE       VERDICT     PID      STARTS  BUDGET  WHY"]
     for engine in found["engines"]:
-        why = "; ".join(engine["reasons"]) + (" BREAKER OPEN" if engine["breaker_open"] else "")
         lines.append(
             f"{engine['name']:<11} {engine['state']:<11} {engine['verdict']:<11} "
-            f"{engine['pid'] or '-':<8} {engine['starts']:<7} {engine['budget_remaining']:<7} {why}"
+            f"{engine['pid'] or '-':<8} {engine['starts']:<7} {engine['budget_remaining']:<7} "
+            f"{_why(engine)}"
         )
     for gpu in found["gpus"]:
         lines.append(gpu_line(gpu))
@@ -53,3 +54,10 @@ def render(found: dict[str, Any]) -> str:
         end = incident["outcome"] or "open"
         lines.append(f"{incident['id']}  {incident['opened']}  {incident['rule']}  {end}")
     return "\n".join(shown(line) for line in lines)
+
+
+def _why(engine: Mapping[str, Any]) -> str:
+    """Why it is as it is, and what its start waits for."""
+    waits = (f"waits for {engine['waiting']}",) if engine.get("waiting") else ()
+    breaker = " BREAKER OPEN" if engine["breaker_open"] else ""
+    return "; ".join((*engine["reasons"], *waits)) + breaker

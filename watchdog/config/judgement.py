@@ -95,10 +95,14 @@ def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
 def _hooks(path: str, engine: EngineConfig) -> Iterator[str]:
     for key, hooks in (("pre_start", engine.pre_start), ("post_stop", engine.post_stop)):
         for index, hook in enumerate(hooks):
-            if not hook.command or not hook.command[0]:
-                yield f"{path}.{key}[{index}].command: expected a program and its arguments"
-            elif not all("\0" not in word and _is_utf8(word) for word in hook.command):
-                yield f"{path}.{key}[{index}].command: expected texts in UTF-8 without NUL"
+            yield from _command(f"{path}.{key}[{index}].command", hook.command)
+
+
+def _command(path: str, words: tuple[str, ...]) -> Iterator[str]:
+    if not words or not words[0]:
+        yield f"{path}: expected a program and its arguments"
+    elif not all(map(_is_text, words)):
+        yield f"{path}: expected texts in UTF-8 without NUL"
 
 
 def _patterns(path: str, patterns: tuple[str, ...]) -> Iterator[str]:
@@ -124,14 +128,18 @@ def _nginx(config: Config) -> Iterator[str]:
     settings = config.nginx
     if settings is None:
         return
-    if not settings.upstream_file or "\0" in settings.upstream_file:
+    if not settings.upstream_file or not _is_text(settings.upstream_file):
         yield "nginx.upstream_file: expected a file"
-    if settings.reload and not settings.reload[0]:
-        yield "nginx.reload: expected a program and its arguments"
+    if settings.reload:
+        yield from _command("nginx.reload", settings.reload)
 
 
 def _is_name(gpu: str) -> bool:
     return any(re.fullmatch(name, gpu) for name in GPU_NAMES)
+
+
+def _is_text(word: str) -> bool:
+    return "\0" not in word and _is_utf8(word)
 
 
 def _is_utf8(text: str) -> bool:

@@ -31,7 +31,7 @@ _LONGEST = 1000
 """Characters of what was expected: all exit causes fit, somebody's whole file does not."""
 _MANY = 100
 """Unknown keys that are compared with the known ones: in a file full of them nobody reads on."""
-_NEVER_SHOWN = frozenset({"env", "command", "notify", "pre_start", "post_stop"})
+_NEVER_SHOWN = frozenset({"env", "command", "notify", "pre_start", "post_stop", "reload"})
 
 
 class Unusable:

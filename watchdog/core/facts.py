@@ -24,7 +24,7 @@ from watchdog.core.model import (
     Verb,
 )
 from watchdog.core.policy import failed, refunded
-from watchdog.core.state import EngineState, PolicySettings, State
+from watchdog.core.state import EngineState, PolicySettings, State, StoppedBy
 
 _REFUSED_BY_THE_BOX = frozenset(
     {
@@ -82,6 +82,8 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
     history = engine.history
     if not event.adopted:
         history = changed(history, starts=history.starts + 1)
+    elif engine.settings.standby and history.stopped_by is StoppedBy.NOBODY:
+        history = changed(history, wanted=True)  # it runs: the memory of who started it is lost
     to = ProcessState.RUNNING if event.ready else ProcessState.STARTING
     began = event.spawned_at if event.spawned_at is not None else event.at
     engine = changed(

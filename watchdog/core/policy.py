@@ -64,19 +64,25 @@ def spares(
 
 def _outpaced(state: State, engine: EngineState) -> tuple[HoldReason, str] | None:
     """Standbys start one after the other: what the first takes over is known when it serves."""
-    if not engine.settings.standby or engine.history.wanted:
+    coming = None if engine.history.wanted else _standby_in(state, engine, ProcessState.STARTING)
+    if coming is None:
         return None
-    for other in state.engines.values():
-        if (
-            other.settings.standby
-            and other.process is ProcessState.STARTING
-            and other is not engine
-        ):
-            return HoldReason.INHIBITED, f"the standby {other.name} starts already"
-    return None
+    return HoldReason.INHIBITED, f"the standby {coming.name} starts already"
+
+
+def _standby_in(state: State, engine: EngineState, process: ProcessState) -> EngineState | None:
+    """Another standby that is in ``process``, for an engine that is one too."""
+    if not engine.settings.standby:
+        return None
+    others = (one for one in state.engines.values() if one.name != engine.name)
+    return next((one for one in others if one.settings.standby and one.process is process), None)
 
 
 def _serving(state: State, engine: EngineState, at: Seconds) -> tuple[HoldReason, str] | None:
+    """Standbys stop one after the other: each is idle only as long as the others are there."""
+    leaving = _standby_in(state, engine, ProcessState.STOPPING)
+    if leaving is not None:
+        return HoldReason.INHIBITED, f"the standby {leaving.name} stops already"
     vitals = engine.vitals
     since = max(at - engine.settings.fusion.stale_after, state.gap_at or 0.0)
     if engine.health is Verdict.BUSY:

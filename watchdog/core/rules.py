@@ -24,7 +24,7 @@ from watchdog.core.state import State, Watch
 WatchKey = tuple[str, Subject]
 
 FORGOTTEN: Seconds = 3600.0
-"""A finding about the box ends when nobody could tell for so long."""
+"""A finding about the box, or one that holds restarts, ends when nobody could tell for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,23 @@ def watch(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) 
 def _unknown(rule: Rule, before: Watch, at: Seconds) -> Watch:
     """A finding stays as it is; a duration that nobody saw begins anew.
 
-    About the box a finding ends when nobody could tell for an hour: a card that was replaced is
-    never told of again, and must not hold restarts for ever.
+    About the box a finding ends when nobody could tell for an hour, and so does one about an engine
+    that holds its restarts: a card that was replaced is never told of again, nor is a stranger who
+    left, and they must not hold restarts for ever.
     """
     if before.firing is None:
         return before if before.pending_since is None else Watch()
     since = before.unseen_since if before.unseen_since is not None else at
-    if at >= since + FORGOTTEN and rule.subject is not SubjectKind.ENGINE:
+    if at >= since + FORGOTTEN and _ends_unseen(rule):
         return Watch()
     if (before.unseen_since, before.clear_since) == (since, None):
         return before
     return replace(before, clear_since=None, unseen_since=since)
+
+
+def _ends_unseen(rule: Rule) -> bool:
+    """A finding that led to a restart lives until the engine serves, however long that takes."""
+    return rule.subject is not SubjectKind.ENGINE or rule.holds is not None
 
 
 def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
@@ -134,7 +140,7 @@ def next_look(rule: Rule, seen: Watch) -> tuple[Seconds, ...]:
     moments = [holds_since(rule, seen)]
     if seen.firing is not None and seen.clear_since is not None:
         moments.append(seen.clear_since + rule.clear_for)
-    if seen.unseen_since is not None and rule.subject is not SubjectKind.ENGINE:
+    if seen.unseen_since is not None and _ends_unseen(rule):
         moments.append(seen.unseen_since + FORGOTTEN)
     return tuple(moment for moment in moments if moment is not None)
 

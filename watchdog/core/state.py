@@ -34,6 +34,10 @@ from watchdog.core.series import Series
 
 Parts = Mapping[str, Mapping[str, Value]]
 """What is known of a subject: the probe, the name of the sample, its last value."""
+RankLoads = tuple[tuple[str, float, float], ...]
+"""Of each data parallel rank: its name, the requests that run in it, and those that wait."""
+RanksStill = tuple[tuple[str, Seconds], ...]
+"""The ranks that stand still with requests, and since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,9 @@ class FusionSettings:
     """A member in state T this long corroborates a failed canary; a debugger's blink does not."""
     stall_canaries: int = 3
     """Timed-out canaries in a row before an engine that uses no CPU counts as stalled."""
+    rank_confirm: Seconds = 10.0
+    """A rank that stands still this long hangs when a member is in state T too: a completion is not
+    sent to it for certain, so one that does not come cannot corroborate."""
     quiet_cores: float = 0.2
     """Below this CPU use (in cores, leader included) the set is quiet: nobody computes."""
     long_stall: Seconds = 120.0
@@ -198,7 +205,9 @@ class Vitals:
     ``progressed_at`` is the last moment at which tokens provably moved. ``failing_since`` is when
     the first of the present row of timed-out canaries was sent. ``answered_at`` is when it first
     answered as one that has started. ``expected_missing`` is what its log has not shown yet, ""
-    when all is there; ``expected_at`` is the last look at that.
+    when all is there; ``expected_at`` is the last look at that. ``loads`` and ``still`` are empty
+    for an engine with one rank; ``asked`` counts the completions that were asked for while the
+    same ranks stood still and no other one was idle.
     """
 
     process_at: Seconds | None = None
@@ -235,6 +244,9 @@ class Vitals:
     answered_at: Seconds | None = None
     expected_missing: str | None = None
     expected_at: Seconds | None = None
+    loads: RankLoads = ()
+    still: RanksStill = ()
+    asked: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Fuses an engine's vital signs into one verdict, with the sentences that explain it.
 
 The order of the questions is the order of certainty. A stall is only ever named when a completion
-was asked for and did not come: slow HTTP, still counters and a busy GPU prove nothing alone.
+was asked for and did not come: slow HTTP, still counters and a busy GPU prove nothing alone. One
+data parallel rank of several is named when completions left it as it was: none is sent to it alone.
 
 How long something has lasted is counted up to the last look at it, never up to now: what cannot
 be seen any more is not known to go on.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from watchdog.core import ranks
 from watchdog.core.model import Cause, ProcessState, Seconds, Verdict
 from watchdog.core.state import EngineState, FusionSettings, Vitals
 from watchdog.core.vitals import SERVER_ERROR, answers
@@ -111,6 +113,7 @@ def _running(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement:
         or _unhealthy(v, s)
         or _refused(v, s)
         or _cannot_serve(v, s)
+        or _hung_rank(v, at, s)
         or _stall(v, at, s)
         or _silent(v, at, s)
         or _serving(v)
@@ -202,6 +205,28 @@ def _stall(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
     if v.timeouts >= s.stall_canaries and waited >= limit:
         return _stalled(f"no token for {waited:.0f} s although {why}", since)
     return Judgement(Verdict.BUSY, (f"no token for {waited:.0f} s, but {why}",))
+
+
+def _hung_rank(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
+    """A rank that stands still with requests while others move, for as long as an engine might."""
+    found = ranks.hung(v, 1) if v.still else None
+    if found is None:
+        return None
+    rank, since = found
+    waited = _lasted(since, v.metrics_at)
+    if v.stopped_since is not None and _lasted(v.stopped_since, v.process_at) >= s.stopped_confirm:
+        limit, why = s.rank_confirm, f"{v.stopped_members} stopped processes"
+    elif ranks.hung(v, s.stall_canaries) is None:
+        return None
+    elif _recent(v.compilers_at, at, s):
+        limit, why = s.compile_stall, "although compilers run"
+    elif _recent(v.gpu_busy_at, at, s):
+        limit, why = s.blind_stall, "although a GPU is at work"
+    else:
+        limit, why = s.long_stall, "and others move"
+    if waited < limit:
+        return None
+    return _stalled(f"rank {rank} has requests and no token for {waited:.0f} s, {why}", since)
 
 
 def _lasted(since: Seconds | None, seen_at: Seconds | None) -> Seconds:

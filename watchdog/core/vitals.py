@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from watchdog.core import ranks
 from watchdog.core.changing import changed
 from watchdog.core.model import Reading, Seconds, Value, number
 from watchdog.core.state import FusionSettings, Vitals
@@ -37,7 +38,7 @@ def absorb(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals
             vitals = _http(_after_silence(vitals, reading.at, settings), reading)
             return _answered(vitals, reading.at)
         case "engine_metrics":
-            return _answered(_metrics(vitals, reading), reading.at)
+            return _answered(_metrics(vitals, reading, settings), reading.at)
         case "engine_log":
             return _log(vitals, reading)
         case _:
@@ -172,6 +173,8 @@ def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vital
     same = (canary, _is_fault(status)) == (vitals.canary, _is_fault(vitals.canary_status))
     since = vitals.canary_since if same and vitals.canary_since is not None else sent
     vitals = changed(vitals, canary=canary, canary_at=at, canary_status=status, canary_since=since)
+    if vitals.still and canary in {"ok", "timeout"} and ranks.is_asked(vitals):
+        vitals = changed(vitals, asked=vitals.asked + 1)
     match canary:
         case "ok":
             return progressed(vitals, at)
@@ -227,7 +230,7 @@ _PROGRESSED: Mapping[str, int | None] = {
 }
 
 
-def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
+def _metrics(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vitals:
     """Counters that rose are progress; that fell, a restart of the page. First sight is neither."""
     progress = _by_rank(reading, "progress")
     if not progress:
@@ -235,13 +238,15 @@ def _metrics(vitals: Vitals, reading: Reading) -> Vitals:
     before = dict(vitals.progress)
     rose = any(value > before.get(rank, value) for rank, value in progress.items())
     proof = {"progressed_at": reading.at, **_PROGRESSED} if rose else {}
+    running, waiting = _by_rank(reading, "running"), _by_rank(reading, "waiting")
     return changed(
         vitals,
         **proof,  # type: ignore[arg-type]  # fields and types as named there
+        **ranks.looked(vitals, reading.at, progress, (running, waiting), settings),
         metrics_at=reading.at,
         progress=tuple(sorted(progress.items())),
-        running=_total(reading, "running"),
-        waiting=_total(reading, "waiting"),
+        running=_total(running),
+        waiting=_total(waiting),
         sleeping=any(s.sample == "sleeping" and bool(s.value) for s in reading.samples),
     )
 
@@ -254,6 +259,5 @@ def _by_rank(reading: Reading, name: str) -> dict[str, float]:
     }
 
 
-def _total(reading: Reading, name: str) -> float | None:
-    values = _by_rank(reading, name)
+def _total(values: Mapping[str, float]) -> float | None:
     return sum(values.values()) if values else None

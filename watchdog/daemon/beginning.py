@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ from watchdog.config import Config
 from watchdog.core.model import Mode
 from watchdog.core.state import State
 from watchdog.daemon.front import Front
+from watchdog.daemon.lookout import in_background
 from watchdog.daemon.memory import Memory
 from watchdog.daemon.wiring import core_settings
 from watchdog.store import Store
+from watchdog.supervisor.signatures import signatures
 from watchdog.web.app import App
 from watchdog.web.server import Server, serve_socket, serve_tcp
 
@@ -46,3 +49,20 @@ def doors(front: Front, host: str, port: int, state_dir: Path | None) -> list[Se
 def address(config: Config) -> tuple[str, int]:
     """Host and port of the HTTP server."""
     return configuration.listen_address(config.watchdog.listen)
+
+
+def read_ahead(
+    warn: Callable[[str], None], load: Callable[[], object] = signatures
+) -> threading.Thread:
+    """Read what the first exit of an engine would else wait for, beside the loop.
+
+    A table that cannot be read is told; the exit is, too, and has no explanation then.
+    """
+
+    def work() -> None:
+        try:
+            load()
+        except Exception as error:  # noqa: BLE001 - engines are kept all the same
+            warn(" ".join(f"cannot read the table of exit causes: {error}".split()))
+
+    return in_background(work, "read-ahead")

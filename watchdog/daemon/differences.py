@@ -16,6 +16,7 @@ import msgspec
 from watchdog.config import Config, ProbeConfig, RuleConfig
 from watchdog.config.kinds import duration_limit, without_none
 from watchdog.config.reading import join, shown
+from watchdog.config.settings import NginxSettings
 from watchdog.contracts import ProbeSpec
 from watchdog.core.conditions import spelled
 from watchdog.core.model import Mode, Severity
@@ -55,7 +56,12 @@ def changes(
         *_of_probes(old.probes, new.probes, specs),
         *_of_tables("rule", effective(old.rule, defaults), effective(new.rule, defaults)),
         *_of_tables("notify", old.notify, new.notify),
+        *_of_tables("", _nginx(old), _nginx(new)),
     )
+
+
+def _nginx(config: Config) -> dict[str, NginxSettings]:
+    return {} if config.nginx is None else {"nginx": config.nginx}
 
 
 def effective(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from watchdog.contracts import Endpoint, EngineLook, FirstGood, LogPlace, ProcessInfo
+from watchdog.core import ranks
 from watchdog.core.model import Seconds
 from watchdog.core.state import EngineState, State
 from watchdog.supervisor.engine import SupervisedEngine
@@ -82,7 +83,7 @@ def look_of(engine: EngineState) -> EngineLook:
         leader=engine.leader,
         started_at=engine.started_at,
         ready=engine.ready_at is not None,
-        progressed_at=engine.vitals.progressed_at,
+        progressed_at=ranks.proven_at(engine.vitals),
         sleeping=engine.vitals.sleeping,
     )
 

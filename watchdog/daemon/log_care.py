@@ -40,14 +40,19 @@ class LogCare:
 
     def _work(self) -> None:
         while not self._ended.wait(self._period):
-            for log in set(self._logs()):
-                self._look_at(log)
+            try:
+                for log in set(self._logs()):
+                    self._look_at(log)
+            except Exception as error:  # noqa: BLE001 - without this thread the disk fills up
+                self._tell(f"cannot look after logs: {type(error).__name__}: {error}")
 
     def _look_at(self, log: Path) -> None:
         try:
             rotation.rotate(log, self._limit)
         except OSError as error:
-            text = f"cannot rotate {log}: {error.strerror or error}"
-            if text not in self._told:
-                self._told.add(text)
-                self._warn(text)
+            self._tell(f"cannot rotate {log}: {error.strerror or error}")
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._warn(text)

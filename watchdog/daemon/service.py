@@ -15,7 +15,7 @@ from watchdog.core.model import Commanded, Event, Mode, ProcessState, Verb
 from watchdog.core.state import State, Step
 from watchdog.daemon import nginx
 from watchdog.daemon.aftercare import Aftercare
-from watchdog.daemon.beginning import address, doors, opened, recalled
+from watchdog.daemon.beginning import address, doors, opened, read_ahead, recalled
 from watchdog.daemon.box import EngineBox
 from watchdog.daemon.configured import Source
 from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
@@ -295,6 +295,7 @@ class Service:
         self._schedule.every(_TIDY_PERIOD, self._store.tidy, "tidy")
         self._schedule.start()
         self._log_care.start()
+        read_ahead(self._warn)
 
     def _end(self) -> bool:
         self._journal.log("info", "watchdog.stopping", leave=self._signals.leave)

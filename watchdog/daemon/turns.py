@@ -15,6 +15,14 @@ from watchdog.core.model import ProcessState, Seconds
 from watchdog.core.state import EngineState, State
 
 
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """``generation`` is that of the last start before: with a new one the turn has been used."""
+
+    at: Seconds
+    generation: str
+
+
 @dataclass(slots=True)
 class Turns:
     """Counts who starts, as the core has published it, and keeps the order of who waits.
@@ -28,7 +36,7 @@ class Turns:
     limit: Callable[[], int] = lambda: 1
     clock: Callable[[], Seconds] = time.monotonic
     _queue: list[str] = field(default_factory=list)
-    _granted: dict[str, Seconds] = field(default_factory=dict)
+    _granted: dict[str, _Grant] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, name: str) -> str | None:
@@ -37,13 +45,16 @@ class Turns:
         Who is told None, or asks no more, has to call ``left`` unless it starts.
         """
         with self._lock:
+            self._granted.pop(name, None)  # that of an earlier start, if any: others may go first
             if name not in self._queue:
                 self._queue.append(name)
             place = self._queue.index(name)
             before = [*self._starting(name), *self._queue[:place]]
             if len(before) < max(1, self.limit()):
                 self._queue.remove(name)
-                self._granted[name] = self.clock()
+                engine = self.published().engines.get(name)
+                generation = "" if engine is None else engine.generation
+                self._granted[name] = _Grant(self.clock(), generation)
                 return None
         return " and ".join(dict.fromkeys(before))
 
@@ -57,17 +68,19 @@ class Turns:
     def _starting(self, name: str) -> list[str]:
         engines, now = self.published().engines, self.clock()
         self._granted = {
-            one: at for one, at in self._granted.items() if _is_at_it(engines.get(one), at, now)
+            one: grant
+            for one, grant in self._granted.items()
+            if _is_at_it(engines.get(one), grant, now)
         }
         shown = [one for one, engine in engines.items() if _is_starting(engine, now)]
         return [one for one in dict.fromkeys([*shown, *self._granted]) if one != name]
 
 
-def _is_at_it(engine: EngineState | None, at: Seconds, now: Seconds) -> bool:
-    """Whether the action that got its turn at ``at`` is still under way."""
-    return (
-        engine is not None and bool(engine.in_flight) and now - at < engine.settings.start_timeout
-    )
+def _is_at_it(engine: EngineState | None, grant: _Grant, now: Seconds) -> bool:
+    """Whether the action that got its turn is still under way, and has not spawned yet."""
+    if engine is None or not engine.in_flight or engine.generation != grant.generation:
+        return False
+    return now - grant.at < engine.settings.start_timeout
 
 
 def _is_starting(engine: EngineState, now: Seconds) -> bool:

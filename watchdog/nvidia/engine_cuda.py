@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchdog.nvidia.files import entries, head, is_file, status, under
+from watchdog.nvidia.files import head, is_file, names, status, under
 from watchdog.nvidia.interpreter import python_of, simulates, site_packages
 
 _VERSION_LIMIT = 1 << 16
@@ -74,21 +74,21 @@ def wish_in(sites: Sequence[str], root: str = "/") -> Wish:
     torch = _read(version_file) if version_file else _Torch()
     if torch.known:
         return Wish(torch.cuda or "", cpu_only=torch.cuda is None)
-    names = [entry.name for folder in folders for entry in entries(folder)]
-    versions = (torch.version, *_torch_versions(names))
-    cuda = _runtime(names) or _tagged(versions)
+    packages = [name for folder in folders for name in names(folder)]
+    versions = (torch.version, *_torch_versions(packages))
+    cuda = _runtime(packages) or _tagged(versions)
     if cuda:
         return Wish(cuda, cpu_only=False)
     return Wish(cpu_only=True if any(map(_OTHER_TAG.search, versions)) else None)
 
 
-def _runtime(names: Sequence[str]) -> str:
-    found = (_RUNTIMES.fullmatch(name.lower()) for name in names)
+def _runtime(packages: Sequence[str]) -> str:
+    found = (_RUNTIMES.fullmatch(name.lower()) for name in packages)
     return next((match[1] for match in found if match), "")
 
 
-def _torch_versions(names: Sequence[str]) -> Iterator[str]:
-    yield from (match[1] for name in names if (match := _TORCH.fullmatch(name)))
+def _torch_versions(packages: Sequence[str]) -> Iterator[str]:
+    yield from (match[1] for name in packages if (match := _TORCH.fullmatch(name)))
 
 
 def _tagged(versions: Sequence[str]) -> str:

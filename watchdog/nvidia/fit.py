@@ -75,9 +75,9 @@ def obstacle(
 ) -> tuple[Cause, str] | None:
     """Why the engine cannot start on the driver here, and in words; None if it can or who knows.
 
-    What wants no CUDA starts on any driver.
+    What wants no CUDA starts on any driver, and of a driver that is not there nothing is known.
     """
-    if not engine_cuda.wanted(command, environment, root):
+    if not versions.loaded_module(root) or not engine_cuda.wanted(command, environment, root):
         return None
     differs = mismatch(environment, root)
     if differs:

@@ -50,11 +50,13 @@ class Cgroup:
     path: Path
 
     @classmethod
-    def at(cls, path: str | Path) -> Cgroup | None:
-        """The one that an earlier watchdog made; None when it is no longer there."""
+    def at(cls, path: str | Path, generation: str) -> Cgroup | None:
+        """The one that an earlier watchdog made; None when it is no longer there, or not that."""
         place = Path(path)
-        is_one = place.name.startswith(_PREFIX) and (place / _PROCS).is_file()
-        return cls(place) if is_one else None
+        with contextlib.suppress(OSError, ValueError):  # whatever a damaged store says
+            if place.name == f"{_PREFIX}{generation}" and (place / _PROCS).is_file():
+                return cls(place)
+        return None
 
     def take(self, pid: int) -> bool:
         """Move a process and whatever it has forked already; whether the process is in it.
@@ -135,18 +137,24 @@ def made(generation: str, limits: Limits | None = None, proc: str = procfs.ROOT)
     ``proc`` is where procfs is mounted; tests point it at a tree of files.
     """
     wanted = limits or Limits()
-    base = _base(proc)
-    if base is None:
+    place = place_of(generation, proc)
+    if place is None:
         return Made(why=_lacking("no cgroup v2 is mounted where we sit", wanted))
-    cgroup = Cgroup(base / f"{_PREFIX}{generation}")
+    cgroup = Cgroup(place)
     try:
         cgroup.path.mkdir()
     except OSError as error:
         return Made(why=_lacking(f"cannot make {cgroup.path}: {_reason(error)}", wanted))
     if not (cgroup.path / _PROCS).exists():
         cgroup.remove()
-        return Made(why=_lacking(f"{base} is no cgroup", wanted))
+        return Made(why=_lacking(f"{place.parent} is no cgroup", wanted))
     return limited(cgroup, wanted)
+
+
+def place_of(generation: str, proc: str = procfs.ROOT) -> Path | None:
+    """Where ``made`` makes it, to be recorded before; None where there can be none."""
+    base = _base(proc)
+    return None if base is None else base / f"{_PREFIX}{generation}"
 
 
 def _base(proc: str) -> Path | None:

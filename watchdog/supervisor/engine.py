@@ -29,7 +29,7 @@ _LOOK_PERIOD = 0.2
 """Several probes look in the same moment: one look at the set serves them all."""
 
 _HANDS_OFF: Seconds = 5.0
-"""How long an end waits for hands that are still at it."""
+"""How long an end waits for hands, or for words, that are still at it."""
 
 _NEVER: tuple[Seconds, str, tuple[ProcessInfo, ...]] = (0.0, "", ())
 
@@ -202,12 +202,19 @@ class SupervisedEngine:
             generation.token = self._around.exit_watch.watch(
                 generation.pidfd, generation.pid, lambda status: self._exited(generation, status)
             )
+        causes.prepare()
 
     # --- the leader's exit --------------------------------------------------------------------
 
     def _exited(self, generation: Generation, status: ExitStatus) -> None:
         if not generation.note_exit(status):
             return
+        try:
+            self._tell_exit(generation, status)
+        finally:
+            generation.told.set()
+
+    def _tell_exit(self, generation: Generation, status: ExitStatus) -> None:
         at = time.monotonic()
         self._looked = _NEVER
         why = self._explained(generation, status)
@@ -261,7 +268,7 @@ class SupervisedEngine:
             generation.asked = cause
         settings = self._present or self._settings
         if drain:
-            settings.withdraw()
+            self._withdraw(settings)
         ladder = StopLadder(
             generation.table,
             self._around.household,
@@ -274,10 +281,23 @@ class SupervisedEngine:
             return
         self._over(generation)
 
+    def _withdraw(self, settings: EngineSettings) -> None:
+        """Who sends requests is no reason not to stop."""
+        try:
+            settings.withdraw()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._around.warn(f"engine {self.name}: cannot withdraw it: {error}")
+
     def _note_death(self, generation: Generation) -> None:
-        """Report the exit if the exit watch has not yet: before anything is done about it."""
-        if generation.pidfd is not None and generation.status is None:
+        """Report the exit if the exit watch has not yet: before anything is done about it.
+
+        While the exit watch is at it, it is waited for: what begins anew is told of afterwards.
+        """
+        if generation.pidfd is None:
+            return
+        if generation.status is None:
             self._exited(generation, exit_status(generation.pidfd, generation.pid))
+        generation.told.wait(_HANDS_OFF)
 
     def _over(self, generation: Generation) -> None:
         """The set is proven empty: report, reap, forget."""
@@ -315,12 +335,16 @@ class SupervisedEngine:
 
     def _adopt(self, *, clean_up: bool) -> Adoption:
         found = adoption.look(self.name, self._around.ledger, self._around.household)
-        if clean_up:
-            for record, table in found.remains:
+        ended = tuple(record.id for record, _ in found.remains)
+        try:
+            for record, table in found.remains if clean_up else ():
                 self._end_remains(record, table)
-        if found.adopted is None:
-            return Adoption(ended=tuple(record.id for record, _ in found.remains))
-        generation = found.adopted
+        finally:  # what cannot be ended must not cost what serves
+            if found.adopted is not None:
+                self._take_over(found.adopted)
+        return Adoption(None if found.adopted is None else found.adopted.record, ended)
+
+    def _take_over(self, generation: Generation) -> None:
         record, settings = generation.record, self._settings
         was = launched.of_record(record, settings.launch, settings.endpoint, settings.stop)
         self._present = replace(settings, launch=was[0], endpoint=was[1], stop=was[2])
@@ -341,7 +365,6 @@ class SupervisedEngine:
             )
         )
         self._watch(generation)
-        return Adoption(record, tuple(gone.id for gone, _ in found.remains))
 
     def _end_remains(self, record: GenerationRecord, table: MemberTable | None) -> None:
         if table is not None:

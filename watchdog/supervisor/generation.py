@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ class Generation:
     """Mutable: the actor's thread starts and stops it, the exit watch notes the leader's exit.
 
     ``status`` is None while the leader lives. ``asked`` is the cause of the stop under way.
-    ``oom`` watches for the kernel's OOM killer, which had ``counted`` so much at the beginning.
+    ``told`` is set when the exit has been posted. ``oom`` watches for the kernel's OOM killer,
+    which had ``counted`` so much at the beginning.
     """
 
     record: GenerationRecord
@@ -41,6 +43,7 @@ class Generation:
     asked: Cause | None = None
     noted: tuple[Key, ...] = ()
     lock: threading.Lock = field(default_factory=threading.Lock)
+    told: threading.Event = field(default_factory=threading.Event)
     oom: OomWatch | None = None
     counted: OomLook = field(default_factory=OomLook)
 
@@ -78,8 +81,9 @@ class Generation:
 
     def watch_memory(self) -> None:
         """Take note from now on of what the kernel's OOM killer does."""
-        self.oom = OomWatch(self.pid, self.table.cgroup)
-        self.counted = self.oom.look()
+        with contextlib.suppress(OSError):  # it explains an end, and costs nobody a start
+            self.oom = OomWatch(self.pid, self.table.cgroup)
+            self.counted = self.oom.look()
 
     def glance_at_memory(self) -> None:
         """Date what the OOM killer did until now."""
@@ -118,7 +122,7 @@ def table_of(
 
 def _cgroup(record: GenerationRecord) -> Cgroup | None:
     told = launched.read(record)
-    return Cgroup.at(told.cgroup) if told is not None and told.cgroup else None
+    return Cgroup.at(told.cgroup, record.id) if told is not None and told.cgroup else None
 
 
 def leader_pidfd(record: GenerationRecord) -> int | None:

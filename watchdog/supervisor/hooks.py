@@ -1,7 +1,8 @@
 """The operator's own commands before a start and after a stop: bounded, and gone when they fail.
 
 A command may leave something running on purpose (a tunnel, a mount). What it left when it ended
-well is let be; of one that took too long nothing is.
+well is let be, and no engine's stop may take it for a part of the engine; of one that failed or
+took too long nothing is left.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from watchdog.supervisor.exits import ExitStatus, exit_status
 from watchdog.supervisor.household import Household, reap
 from watchdog.supervisor.ladder import StopLadder, StopSettings
 from watchdog.supervisor.members import GENERATION_VARIABLE, MemberTable
-from watchdog.supervisor.spawn import Launch, lasting, spawn, without_secrets
+from watchdog.supervisor.spawn import Launch, lasting, spawn
 
 HOOK_VARIABLE = "VLLM_WATCHDOG_HOOK"
 _GLANCE: Seconds = 0.1
 _LADDER = StopSettings(drain_timeout=0.0, term_timeout=2.0, kill_timeout=5.0)
 LONGEST_END: Seconds = _LADDER.term_timeout + _LADDER.kill_timeout + 1.0
 """How long it may take to end a hook that took too long."""
-_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ def run(
     for number, hook in enumerate(hooks):
         wrong = _wrong(hook, key, launch, household, cut)
         if wrong is not None:
-            return f"{key}[{number}] ({_named(hook)}) {wrong}"
+            # The program alone: the arguments may hold a password, in a shell's line for instance.
+            return f"{key}[{number}] ({hook.command[0]}) {wrong}"
     return None
 
 
@@ -63,25 +64,37 @@ def _wrong(
     mark = f"hook-{os.urandom(8).hex()}"
     env = lasting(launch) | {HOOK_VARIABLE: key, GENERATION_VARIABLE: mark}
     own = Launch(launch.engine, hook.command, launch.log_path, env, launch.cwd)
+    household.hook_began(mark)
     try:
         process = spawn(own, env, household)
     except ActionError as error:
+        household.hook_over(mark)
         return f"did not run: {error}"
     process.returncode = 0  # it is waited for here, and Popen must not complain
     info = procfs.stat(process.pid)
     ticks = info.start_ticks if info is not None else 0
     pidfd = identity.open_pidfd(process.pid, ticks)
+    table = MemberTable(mark, (process.pid, ticks), household)
+    ladder = StopLadder(table, household, _LADDER)
     try:
         if pidfd is None:
-            return None
-        table = MemberTable(mark, (process.pid, ticks), household)
-        ladder = StopLadder(table, household, _LADDER)
+            return f"cannot be waited for{_ended(ladder)}"
         return _awaited(hook, process.pid, pidfd, ladder, cut)
     finally:
         if pidfd is not None:
             os.close(pidfd)
-        reap(process.pid)
+        if reap(process.pid) and not _left(household, ticks):
+            household.hook_over(mark)
         household.forget(process.pid)
+
+
+def _left(household: Household, since: int) -> bool:
+    """Whether an orphan lives that the hook may have left, since so many ticks.
+
+    It need not show whose it is: nginx writes over its environment, and ``sudo`` empties it.
+    """
+    orphans = household.orphans()
+    return any(procfs.lives(info) and info.start_ticks >= since for info in orphans)
 
 
 def _awaited(
@@ -95,7 +108,7 @@ def _awaited(
             why = f"took more than {hook.timeout:g} s" if late else "was not waited for any more"
             return f"{why}{_ended(ladder)}"
     status = exit_status(pidfd, pid)
-    return None if status == ExitStatus(exit_code=0) else str(status)
+    return None if status == ExitStatus(exit_code=0) else f"{status}{_ended(ladder)}"
 
 
 def _ended(ladder: StopLadder) -> str:
@@ -104,8 +117,3 @@ def _ended(ladder: StopLadder) -> str:
     except ActionError as error:
         return f"; {error}"
     return ""
-
-
-def _named(hook: Hook) -> str:
-    words = " ".join(without_secrets(hook.command))
-    return words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"

@@ -10,6 +10,7 @@ import ctypes
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 from watchdog import procfs
@@ -35,6 +36,7 @@ class Household:
     def __init__(self) -> None:
         self._own: set[int] = set()
         self._generations: set[str] = set()
+        self._hooks: dict[str, int] = {}
         self._lock = threading.RLock()
         self._session = os.getsid(0)
 
@@ -68,10 +70,21 @@ class Household:
         with self._lock:
             self._generations.discard(generation)
 
-    def only_generation(self, generation: str) -> bool:
-        """Whether an orphan can come from no other generation."""
+    def hook_began(self, mark: str) -> None:
+        """Who is started from now on may be left by this hook, and by its like."""
         with self._lock:
-            return self._generations == {generation}
+            self._hooks[mark] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * procfs.TICKS)
+
+    def hook_over(self, mark: str) -> None:
+        """It left nobody."""
+        with self._lock:
+            self._hooks.pop(mark, None)
+
+    def comes_from(self, source: str, start_ticks: int) -> bool:
+        """Whether an orphan that began then can come from this generation or hook alone."""
+        with self._lock:
+            hooks = {mark for mark, since in self._hooks.items() if since <= start_ticks}
+            return self._generations | hooks == {source}
 
     def orphans(self) -> list[ProcessInfo]:
         """Our children that nobody here started, zombies included.

@@ -37,8 +37,8 @@ class MemberTable:
     ``leader`` is None when it was never recorded (we died between plan and spawn): then the
     environment alone leads to the set. ``spawned`` says that the leader is a child of ours: only
     then can an orphan of ours that nothing else explains be its, and only while no other
-    generation lives. ``cgroup`` is to be set when the generation has one of its own: an extra mark,
-    for a process may have left the tree before it was moved there.
+    generation lives and no hook can have left it. ``cgroup`` is to be set when the generation has
+    one of its own: an extra mark, for a process may have left the tree before it was moved there.
     """
 
     def __init__(
@@ -181,7 +181,9 @@ class MemberTable:
         named = procfs.environ_value(info.pid, GENERATION_VARIABLE)
         if named is not None:
             return named == self.generation
-        return info.session in self._pids_ever or self._household.only_generation(self.generation)
+        if info.session in self._pids_ever:
+            return True
+        return self._household.comes_from(self.generation, info.start_ticks)
 
 
 def _add_descendants(found: dict[Key, ProcessInfo], living: list[ProcessInfo]) -> None:

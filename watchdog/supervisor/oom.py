@@ -32,6 +32,8 @@ _BOOT_PIDS = "pid:[4026531836]"
 _RECORD = 1 << 14
 _MOST_RECORDS = 20_000
 _KEPT_LOOKS = 64
+_KEPT_KILLS = 256
+"""A neighbour may be killed every few seconds for months."""
 _UNLIMITED = 1 << 62
 _GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
 _ROUND_UP = 1000
@@ -186,7 +188,10 @@ class OomWatch:
         if not self._looks or self._looks[-1][1] != look:
             self._looks.append((now, look))
         for kill in self._log.new_kills():
+            self._kills.pop(kill.pid, None)  # the latest go last
             self._kills[kill.pid] = now, kill
+        while len(self._kills) > _KEPT_KILLS:
+            del self._kills[next(iter(self._kills))]
         return look
 
     def _evidence(
@@ -218,6 +223,8 @@ class _KernelLog:
             kill = self._kill(text)
             if kill is not None:
                 found[kill.pid] = self._chosen[kill.pid] = kill
+        while len(self._chosen) > _KEPT_KILLS:
+            del self._chosen[next(iter(self._chosen))]
         return tuple(found.values())
 
     def close(self) -> None:
@@ -287,7 +294,8 @@ def _counted(file: Path) -> int | None:
 
 
 def _more(before: int | None, now: int | None) -> int:
-    return 0 if now is None else now - (before or 0)
+    """What was not counted before tells nothing: it may have happened long ago."""
+    return 0 if now is None or before is None else now - before
 
 
 def _usage(folder: Path) -> tuple[int | None, int | None]:

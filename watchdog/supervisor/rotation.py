@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from watchdog.core.model import Seconds
@@ -28,21 +30,25 @@ _PIECE = 1 << 20
 def rotate(log: Path, limit: int = LIMIT, kept: int = KEPT) -> bool:
     """Rotate ``log`` when it holds more than ``limit`` bytes; whether it did. Raises OSError.
 
-    Only a regular file of one name is touched, never what a link leads to.
+    Only a regular file of one name is touched, never what a link leads to. What somebody else
+    rotates at this moment is left to him.
     """
-    try:
-        descriptor = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        size = _size(descriptor)
-        if size is None or size <= limit:
+    with _locked(log) as descriptor:
+        size = _size(descriptor) if descriptor is not None else 0
+        if descriptor is None or size <= limit:
+            return False
+        _move(descriptor, size, log, kept)
+        return True
+
+
+def put_aside(log: Path, limit: int = LIMIT, kept: int = KEPT) -> bool:
+    """As ``rotate``, of a log that nobody writes to: renamed at once, however large it is."""
+    with _locked(log) as descriptor:
+        if descriptor is None or _size(descriptor) <= limit:
             return False
         _make_room(log, kept)
-        _move(descriptor, size, log)
+        log.rename(part(log, 1))
         return True
-    finally:
-        os.close(descriptor)
 
 
 def rotated_since(log: Path, wall: Seconds) -> bool:
@@ -58,10 +64,36 @@ def part(log: Path, number: int) -> Path:
     return log.with_name(f"{log.name}.{number}")
 
 
-def _size(descriptor: int) -> int | None:
-    """None for what is no regular file."""
+@contextlib.contextmanager
+def _locked(log: Path) -> Iterator[int | None]:
+    """The log, open and ours to rotate; None when there is none, or somebody is at it."""
+    try:
+        descriptor = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor if _is_ours(descriptor, log) else None
+    finally:
+        os.close(descriptor)
+
+
+def _is_ours(descriptor: int, log: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), log.stat())  # not put aside meanwhile
+    return False
+
+
+def _size(descriptor: int) -> int:
+    """0 for what is no regular file, or has another name too."""
     found = os.fstat(descriptor)
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
 
 
 def _make_room(log: Path, kept: int) -> None:
@@ -70,8 +102,11 @@ def _make_room(log: Path, kept: int) -> None:
             part(log, number).rename(part(log, number + 1))
 
 
-def _move(descriptor: int, size: int, log: Path) -> None:
-    """From the beginning of the log into ``LOG.1``; a failure leaves the log as it was."""
+def _move(descriptor: int, size: int, log: Path, kept: int) -> None:
+    """From the beginning of the log into ``LOG.1``; a failure leaves all as it was.
+
+    So the older parts move only when the copy is there: a full disk would cost one at each try.
+    """
     block = os.fstatvfs(descriptor).f_frsize or 1
     whole = (size - 1) // block * block  # a file cannot be cut off to its very end
     unfinished = log.with_name(f"{log.name}.part")
@@ -79,6 +114,7 @@ def _move(descriptor: int, size: int, log: Path) -> None:
     target = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     try:
         _copy(descriptor, target, 0, whole)
+        _make_room(log, kept)
         if not _collapsed(descriptor, whole):
             at = whole
             while (end := os.fstat(descriptor).st_size) > at:  # what came meanwhile

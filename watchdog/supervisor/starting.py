@@ -23,18 +23,18 @@ from watchdog.supervisor.spawn import environment, spawn
 def started(settings: EngineSettings, around: Surroundings) -> Generation:
     """A new generation. Raises ActionError, and then nothing of it is left but a note."""
     with contextlib.suppress(OSError):  # a log that cannot be rotated stops no engine
-        rotation.rotate(settings.launch.log_path)  # while nobody writes nothing can be lost
+        rotation.put_aside(settings.launch.log_path)  # a copy of a large one would take its time
     name = launched.new_id()
-    made = _cgroup(name, settings, around)
     record = launched.planned(
         settings.launch,
         settings.endpoint,
         settings.stop,
         name=name,
-        cgroup="" if made is None else str(made.path),
+        cgroup=str(cgroup.place_of(name) or ""),
     )
     around.ledger.planned(record)
     around.household.generation_began(record.id)
+    made = _cgroup(name, settings, around)
     try:
         pid = _spawned(settings, around, record)
     except (ActionError, OSError) as error:
@@ -43,7 +43,7 @@ def started(settings: EngineSettings, around: Surroundings) -> Generation:
         if isinstance(error, ActionError):
             raise
         raise ActionError(f"cannot make a temporary directory: {error.strerror}") from error
-    return _taken_up(record, pid, around, made)
+    return _taken_up(record, pid, settings, around, made)
 
 
 def _cgroup(name: str, settings: EngineSettings, around: Surroundings) -> Cgroup | None:
@@ -65,9 +65,15 @@ def _spawned(settings: EngineSettings, around: Surroundings, record: GenerationR
 
 
 def _taken_up(
-    record: GenerationRecord, pid: int, around: Surroundings, own: Cgroup | None
+    record: GenerationRecord,
+    pid: int,
+    settings: EngineSettings,
+    around: Surroundings,
+    own: Cgroup | None,
 ) -> Generation:
-    inside = own is not None and own.take(pid)  # before it can fork much
+    """Nothing from here on may lose the engine: it lives."""
+    if own is not None and not own.take(pid) and settings.limits != Limits() and _lives(pid):
+        around.warn(f"engine {record.engine}: it cannot be moved into {own.path}: no limit holds")
     now = time.monotonic()
     info = procfs.stat(pid)  # a zombie at worst: nobody but us reaps it
     ticks = info.start_ticks if info is not None else 0
@@ -75,7 +81,12 @@ def _taken_up(
     around.ledger.spawned(record.id, pid, ticks, now)
     record = replace(record, pid=pid, start_ticks=ticks, spawned_at=now)
     table = MemberTable(record.id, (pid, ticks), around.household)
-    table.cgroup = own if inside else None
+    table.cgroup = own  # also when the leader is gone already, and has left others in it
     generation = Generation(record, table, pidfd, spawned=True)
     generation.watch_memory()
     return generation
+
+
+def _lives(pid: int) -> bool:
+    info = procfs.stat(pid)
+    return info is not None and procfs.lives(info)

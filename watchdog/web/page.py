@@ -14,6 +14,11 @@ _HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;
 border-bottom:1px solid #8884;overflow-wrap:anywhere}</style></head><body>"""
 
+_ENGINE = (
+    *("name", "state", "verdict", "reasons", "waiting"),
+    *("pid", "starts", "budget_remaining", "since"),
+)
+
 
 def render(snapshot: Snapshot) -> bytes:
     """The page as UTF-8; every value is escaped."""
@@ -23,7 +28,7 @@ def render(snapshot: Snapshot) -> bytes:
     parts.append(
         _table(
             "Engines",
-            ("name", "state", "verdict", "reasons", "pid", "starts", "budget_remaining", "since"),
+            _ENGINE,
             [bodies.engine(snapshot, one) for one in state.engines.values()],
         )
     )
