@@ -183,6 +183,22 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path) -> None:
         spawn.spawn(launch, {}, Household())
 
 
+def test_a_log_that_would_block_is_refused(tmp_path: Path) -> None:
+    """FACT: a FIFO that nobody reads, where the log should be, is refused at once."""
+    launch = spawn.Launch("main", (sys.executable,), tmp_path / "log")
+    os.mkfifo(launch.log_path)
+
+    with pytest.raises(ActionError, match=r"cannot open the engine's log .*: No such device"):
+        spawn.spawn(launch, {}, Household())
+
+    reader = os.open(launch.log_path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(ActionError, match=r"it is no regular file"):
+            spawn.spawn(launch, {}, Household())
+    finally:
+        os.close(reader)
+
+
 def test_a_taken_port_names_its_owner() -> None:
     """FACT: a listener refuses the start with port_in_use, its pid and its name; then it starts."""
     with supervision(script(SLEEP)) as supervised:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.simulated import until
-from tests.support.trees import Supervision, living, script, simulator, supervision
+from tests.support.trees import Supervision, grown, living, script, simulator, supervision
 from watchdog import procfs
 from watchdog.contracts import ActionError, ProcessInfo
 from watchdog.core.model import Cause
@@ -287,14 +287,16 @@ def zombies(parent: int) -> list[ProcessInfo]:
 
 
 def test_what_cannot_be_ended_is_named() -> None:
-    """FACT: with no time to kill, the error is unkillable and names each survivor."""
-    with supervision(
-        script(DEAF + "print('ready=1', flush=True)\n" + SLEEP), stop=StopSettings(0, 0, 0)
-    ) as supervised:
-        (pid,) = started(supervised, 1)
+    """FACT: with no time to kill, and no cgroup to kill at once, the error names each survivor."""
+    with grown(f"{DEAF}print('ready=1', flush=True)\n{SLEEP}", housed=False) as set_:
+        until(lambda: set_.said("ready"))
+        ladder, pid = (
+            StopLadder(set_.table, set_.household, StopSettings(0, 0, 0)),
+            set_.process.pid,
+        )
 
         with pytest.raises(ActionError, match=rf"cannot end 1 of .*: {pid} python") as caught:
-            supervised.engine.stop(drain=False, cause=Cause.OPERATOR)
+            ladder.run(drain=False, cause=Cause.OPERATOR)
 
         assert caught.value.unkillable
         assert living([pid]) == [pid]

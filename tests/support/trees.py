@@ -19,7 +19,7 @@ from watchdog import procfs
 from watchdog.contracts import Endpoint
 from watchdog.core.model import EngineExited, EngineSpawned, Event
 from watchdog.ledger import Ledger
-from watchdog.supervisor import cgroup, tempdirs
+from watchdog.supervisor import cgroup, launched, tempdirs
 from watchdog.supervisor.cgroup import Cgroup
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
 from watchdog.supervisor.exits import ExitWatch
@@ -116,6 +116,9 @@ def supervision(
             watch.close()
             for record in memory.living("main"):
                 tempdirs.remove(record.tempdir)
+                told = launched.read(record)
+                if told is not None and (own := Cgroup.at(told.cgroup, record.id)) is not None:
+                    own.remove()
 
 
 def _end_all(engine: SupervisedEngine, household: Household) -> None:

@@ -90,6 +90,14 @@ def test_information_is_no_incident() -> None:
     assert story.state.incidents == ()
 
 
+def test_an_old_failure_explains_no_new_finding() -> None:
+    """What an engine that serves once failed of is no part of a new story; a failure is."""
+    old = engine(cause=Cause.CUDA_OOM, explanation="it ran out of memory last week")
+    for one, explanation in ((old, ""), (replace(old, failed_at=1.0), old.explanation)):
+        state, _ = incidents.opened(State({"main": one}), FINDING, 2.0)
+        assert state.incidents[-1].explanation == explanation
+
+
 def test_an_open_incident_is_not_opened_again() -> None:
     """A second finding on the same subject belongs to the first story."""
     state, first = incidents.opened(State({"main": engine()}), FINDING, 1.0)

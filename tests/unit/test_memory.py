@@ -90,6 +90,8 @@ def test_what_is_not_to_be_started_does_not_wait(
     due = time.monotonic() + 200.0
     one = recalled(store, State({NAME: failing(due, **changes)})).engines[NAME]
     assert (one.process, one.retry_at) == (process, None)
+    told = "it was given up before this watchdog began: cuda_oom"
+    assert one.reasons == ((told,) if process is ProcessState.GIVEN_UP else ())
 
 
 def test_an_engine_that_serves_has_no_debt(store: Store) -> None:

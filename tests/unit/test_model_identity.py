@@ -21,6 +21,7 @@ from watchdog.core.model import (
     ReadingTaken,
     Seconds,
     Tick,
+    Verb,
     engine_subject,
 )
 from watchdog.core.state import State, Step
@@ -176,6 +177,22 @@ def test_an_operators_start_accepts_and_learns(life: Life) -> None:
     assert life.start() is None
     replace_weights(life, OLD_SIZE)
     assert life.start() is not None
+
+
+@pytest.mark.parametrize(("verb", "by_reload"), [(Verb.RESET_BREAKER, False), (Verb.RESTART, True)])
+def test_who_did_not_speak_of_the_model_accepts_none(
+    life: Life, verb: Verb, *, by_reload: bool
+) -> None:
+    """FACT: closing a breaker, and a reload of another setting, are no word about the model.
+
+    A ``start`` afterwards is.
+    """
+    life.start()
+    replace_weights(life)
+    life.watch.commanded(verb, ("main",), by_reload=by_reload)
+    assert life.start("operator") is not None
+    life.watch.commanded(Verb.START, ("main",), by_reload=False)
+    assert life.start("operator") is None
 
 
 def test_a_name_accepted_by_an_operator_is_learnt(life: Life) -> None:

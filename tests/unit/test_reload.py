@@ -1,4 +1,4 @@
-"""What a reload does to the state and to what looks, and how it tells of a change."""
+"""What a reload does to the state and to what looks."""
 
 from __future__ import annotations
 

@@ -19,6 +19,10 @@ GPU_NAMES = ("GPU-[A-Za-z0-9_/-]+", "MIG-[A-Za-z0-9_/-]+")
 """What CUDA calls a card or a part of one, as regular expressions for the whole name."""
 MOST_GPUS = 1024
 _LONGEST_PATTERN = 1000
+_OURS = frozenset({"lock", "control.sock", "recording", "nginx-reload.log", "."})
+"""Names below the state directory."""
+_PART = re.compile(r"\.(?:[1-9]|part)$")
+"""What rotation adds to the name of a log."""
 _LOG_PROBE = "engine_log"
 
 _VARIABLE = re.compile(r"[^=\0]+")
@@ -88,8 +92,16 @@ def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
     log_file = PurePath(engine.log_file)
     if log_file.is_absolute() or ".." in log_file.parts:
         yield f"{path}.log_file: expected a path below the state directory"
+    elif _is_ours(log_file):
+        yield f"{path}.log_file: expected a file that is not the watchdog's own"
     yield from _hooks(path, engine)
     yield from _patterns(path, engine.expect_log)
+
+
+def _is_ours(file: PurePath) -> bool:
+    """Whether the watchdog keeps something of its own there, below the state directory."""
+    first = file.parts[0] if file.parts else "."
+    return first in _OURS or first.startswith("store.sqlite3") or file == PurePath()
 
 
 def _hooks(path: str, engine: EngineConfig) -> Iterator[str]:
@@ -128,6 +140,10 @@ def _nginx(config: Config) -> Iterator[str]:
     settings = config.nginx
     if settings is None:
         return
+    file = PurePath(settings.upstream_file)
+    logs = {engine.log_file for engine in config.engine.values()}
+    if not file.is_absolute() and (_is_ours(file) or settings.upstream_file in logs):
+        yield "nginx.upstream_file: expected a file of its own"
     if not settings.upstream_file or not _is_text(settings.upstream_file):
         yield "nginx.upstream_file: expected a file"
     if settings.reload:
@@ -172,6 +188,9 @@ def _collisions(config: Config, commands: dict[str, EngineCommand]) -> Iterator[
             yield f"{path}.command: port {port} is that of engine.{first}"
         if (first := files.setdefault(config.engine[name].log_file, name)) != name:
             yield f"{path}.log_file: expected a file of its own, this is engine.{first}'s"
+        base = _PART.sub("", config.engine[name].log_file)
+        if base != config.engine[name].log_file and base in files:
+            yield f"{path}.log_file: a rotated part of engine.{files[base]}'s log has this name"
         if _takes_our_port(config.watchdog.listen, command):
             yield f"watchdog.listen: port {port} is that of engine.{name}"
 

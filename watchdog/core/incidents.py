@@ -11,6 +11,7 @@ from watchdog.core.model import (
     Decision,
     Finding,
     Incident,
+    ProcessState,
     Record,
     Seconds,
     Severity,
@@ -30,12 +31,16 @@ def open_on(state: State, subject: Subject) -> Incident | None:
     return None
 
 
+_FAILED = frozenset({ProcessState.BACKOFF, ProcessState.GIVEN_UP, ProcessState.UNKILLABLE})
+
+
 def opened(state: State, finding: Finding, at: Seconds) -> tuple[State, tuple[Record, ...]]:
     """``state`` with an incident for ``finding``, unless one is open or it is only information."""
     if finding.severity is Severity.INFO or open_on(state, finding.subject) is not None:
         return state, ()
     engine = _engine(state, finding.subject)
     began = engine.began_at if engine is not None and engine.began_at is not None else at
+    failed = engine if engine is not None and _ails(engine) else None
     incident = Incident(
         id=f"inc-{state.incident_serial + 1:06d}",
         rule=finding.rule,
@@ -44,13 +49,18 @@ def opened(state: State, finding: Finding, at: Seconds) -> tuple[State, tuple[Re
         summary=finding.summary,
         opened_at=at,
         began_at=began,
-        cause=engine.cause if engine is not None else Cause.UNKNOWN,
-        explanation=engine.explanation if engine is not None else "",
+        cause=failed.cause if failed is not None else Cause.UNKNOWN,
+        explanation=failed.explanation if failed is not None else "",
     )
     kept = tuple(i for i in state.incidents[:-_KEPT] if i.resolved_at is None)
     kept = (*kept, *state.incidents[-_KEPT:], incident)
     state = replace(state, incidents=kept, incident_serial=state.incident_serial + 1)
     return state, (Record("incident.opened", "error", _keys(state, incident)),)
+
+
+def _ails(engine: EngineState) -> bool:
+    """Whether the last failure is what is dealt with, and not an old story."""
+    return engine.failed_at is not None or engine.process in _FAILED
 
 
 def acted(state: State, decision: Decision) -> State:

@@ -61,6 +61,7 @@ class Gates:
     sweeper: Sweeper | None = None
     say: Say = silent
     _cut: set[str] = field(default_factory=set)
+    _swept: set[str] = field(default_factory=set)
     _baselines: Baselines = field(default_factory=Baselines)
     _waits: Waits = field(init=False)
     _sweeps: Bounded = field(default_factory=lambda: Bounded(leftovers.TIME))
@@ -123,7 +124,9 @@ class Gates:
                 folders = _sockets_at(around)
                 found = self._sweeps(lambda: sweeper.sweep(folders, quick=True))
                 for text in () if found is None else found.lines():
-                    self._tell(name, text)
+                    if text not in self._swept:  # what is kept is kept at every start
+                        self._swept.add(text)
+                        self._tell(name, text)
             return None
 
         def fits() -> Refusal | None:

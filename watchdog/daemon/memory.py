@@ -128,6 +128,9 @@ class Memory:
         process = ProcessState.GIVEN_UP if given_up else ProcessState.STOPPED
         now = now_anchor().monotonic
         engine = EngineState(settings, process=process, since=now, history=history)
+        if given_up:
+            reason = f"it was given up before this watchdog began: {history.repeated.value}"
+            engine = replace(engine, cause=history.repeated, explanation=reason, reasons=(reason,))
         due = None if saved is None or given_up else _value(saved.body, _Debt)
         if saved is None or due is None or due.retry_at is None or not history.wanted:
             return engine

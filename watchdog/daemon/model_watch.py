@@ -1,20 +1,20 @@
 """Whether an engine still serves the model of its first good start, and what to do when not.
 
 What it was is kept for as long as the command asks for the same. Another command, and an operator's
-start or restart, are the operator's word: what is served then is learnt as the good one.
+``start`` or ``restart``, are the operator's word: what is served then is learnt as the good one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from watchdog.config import ModelChange
 from watchdog.contracts import FirstGood
-from watchdog.core.model import Cause, Decision, Event, Reading, ReadingTaken, Seconds
+from watchdog.core.model import Cause, Decision, Event, Reading, ReadingTaken, Seconds, Verb
 from watchdog.core.state import Step
 from watchdog.daemon.gates import assigned
 from watchdog.ledger import ModelLedger
@@ -24,6 +24,7 @@ from watchdog.supervisor.spawn import Launch, lasting
 
 PROBE = "engine_model"
 _STARTS = frozenset({"start_engine", "restart_engine"})
+_STARTING = frozenset({Verb.START, Verb.RESTART, Verb.RESET_BREAKER})
 _PATIENCE: Seconds = 5.0
 """A look takes milliseconds. A disk that hangs must not keep an engine from being started."""
 _ADVICE = "bring the old files back, or say vllm-watchdog start: that accepts the new ones"
@@ -81,18 +82,33 @@ class ModelWatch:
         self._lock = threading.Lock()
         self._kept: dict[str, Kept] = {}
         self._words: set[str] = set()
+        self._unmeant: set[str] = set()
         self._launches: dict[str, Launch] = {}
         self._ready: dict[str, str] = {}
         self._lookers: dict[str, _Looker] = {}
 
     # --- before a start -----------------------------------------------------------------------
 
+    def commanded(self, verb: Verb, engines: Iterable[str], *, by_reload: bool) -> None:
+        """Take note of a command before it is decided about.
+
+        Whoever resets a breaker, or reloads another setting, has not said a word about the model.
+        """
+        if verb in _STARTING:
+            meant = verb is not Verb.RESET_BREAKER and not by_reload
+            with self._lock:
+                if meant:
+                    self._unmeant.difference_update(engines)
+                else:
+                    self._unmeant.update(engines)
+
     def decided(self, decision: Decision) -> None:
         """Take note whose start it is. To be called before anybody carries ``decision`` out."""
         if decision.action in _STARTS and decision.hold is None:
             with self._lock:
                 self._words.discard(decision.target.name)
-                if decision.rule == "operator":
+                meant = decision.target.name not in self._unmeant
+                if decision.rule == "operator" and meant:
                     self._words.add(decision.target.name)
 
     def step(self, launch: Launch) -> GateStep:

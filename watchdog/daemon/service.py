@@ -13,7 +13,7 @@ from watchdog import config as configuration
 from watchdog.core import facts
 from watchdog.core.model import Commanded, Event, Mode, ProcessState, Verb
 from watchdog.core.state import State, Step
-from watchdog.daemon import nginx
+from watchdog.daemon import aftercare, nginx
 from watchdog.daemon.aftercare import Aftercare
 from watchdog.daemon.beginning import address, doors, opened, read_ahead, recalled
 from watchdog.daemon.box import EngineBox
@@ -332,8 +332,11 @@ class Service:
                     incident=decision.incident,
                 )
 
-    def _remember(self, _: Event, step: Step) -> None:
+    def _remember(self, event: Event, step: Step) -> None:
         self._memory.keep(step)
+        if isinstance(event, Commanded):
+            names = (event.engine,) if event.engine else tuple(step.state.engines)
+            self._models.commanded(event.verb, names, by_reload=event.owner == aftercare.OWNER)
         for decision in step.decisions:
             self._models.decided(decision)
 

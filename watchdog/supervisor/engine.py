@@ -11,7 +11,7 @@ from pathlib import Path
 from watchdog.contracts import Endpoint, LogPlace, ProcessInfo
 from watchdog.core.model import Cause, EngineExited, EngineSpawned, Seconds
 from watchdog.ledger import GenerationRecord
-from watchdog.supervisor import adoption, causes, hooks, launched
+from watchdog.supervisor import adoption, causes, hooks, launched, lost
 from watchdog.supervisor.adoption import Adoption
 from watchdog.supervisor.engine_settings import EngineSettings, Surroundings
 from watchdog.supervisor.exits import ExitStatus, exit_status
@@ -145,7 +145,6 @@ class SupervisedEngine:
 
     def _start(self, cause: Cause) -> None:
         settings = self._settings  # all of one start has the same, whoever reconfigures meanwhile
-        settings.asked(cause)
         pass_gate(
             (
                 GateStep("set-empty", self._previous_over, again=True),
@@ -334,6 +333,11 @@ class SupervisedEngine:
             return self._adopt(clean_up=clean_up)
 
     def _adopt(self, *, clean_up: bool) -> Adoption:
+        settings = self._settings
+        for record in lost.recover(settings.launch, settings.endpoint, self._around.ledger):
+            self._around.warn(
+                f"engine {self.name}: process of a lost start is taken up: {record.id}"
+            )
         found = adoption.look(self.name, self._around.ledger, self._around.household)
         ended = tuple(record.id for record, _ in found.remains)
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from watchdog.contracts import Endpoint
-from watchdog.core.model import Cause, Event
+from watchdog.core.model import Event
 from watchdog.ledger import Ledger
 from watchdog.supervisor.cgroup import Limits
 from watchdog.supervisor.exits import ExitWatch
@@ -47,8 +47,7 @@ class EngineSettings:
     ``before`` are steps that are taken before anybody looks whether the port is free, ``gate``
     those behind it, ``last`` those behind the hooks of ``pre_start``, which may change what is on
     the disk. ``withdraw`` is called at the beginning of a stop that drains: no new requests.
-    ``unwanted`` says that nobody wants the start that is under way any more. ``asked`` is told the
-    cause of every start before its gate.
+    ``unwanted`` says that nobody wants the start that is under way any more.
     """
 
     launch: Launch
@@ -64,4 +63,3 @@ class EngineSettings:
     post_stop: tuple[Hook, ...] = ()
     withdraw: Callable[[], object] = lambda: None
     unwanted: Callable[[], bool] = _never
-    asked: Callable[[Cause], None] = lambda _: None

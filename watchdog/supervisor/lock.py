@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -47,8 +48,7 @@ def lock_directory(state_dir: Path) -> Lock:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(path, flags, 0o640)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _tell_pid(descriptor)
     except OSError as error:
         held = isinstance(error, BlockingIOError)
         pid = _pid_in(descriptor) if held else None
@@ -57,6 +57,16 @@ def lock_directory(state_dir: Path) -> Lock:
         trouble = "" if held else str(error.strerror)
         raise LockHeldError(str(path), pid, trouble) from None
     return Lock(descriptor)
+
+
+def _tell_pid(descriptor: int) -> None:
+    """On a full disk the lock holds as well: only who holds it cannot be told."""
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
 
 
 def lock_port(port: int) -> Lock:

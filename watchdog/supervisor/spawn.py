@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -61,18 +62,27 @@ def spawn(launch: Launch, env: Mapping[str, str], household: Household) -> subpr
 
     The log is the child's own file descriptor: our death blocks nothing.
     """
-    try:
-        log = os.open(launch.log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    except OSError as error:
-        raise ActionError(
-            f"cannot open the engine's log {launch.log_path}: {error.strerror}"
-        ) from error
+    log = _opened(launch.log_path)
     try:
         return household.launch(lambda: _popen(launch, env, log))
     except (OSError, ValueError) as error:
         raise ActionError(_why(launch, error), Cause.BAD_ARGUMENTS) from error
     finally:
         os.close(log)
+
+
+def _opened(path: Path) -> int:
+    """The log, to append to. A FIFO without a reader would block for ever: it must be a file."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        log = os.open(path, flags, 0o640)
+    except OSError as error:
+        raise ActionError(f"cannot open the engine's log {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(log).st_mode):
+        os.close(log)
+        raise ActionError(f"cannot open the engine's log {path}: it is no regular file")
+    os.set_blocking(log, True)
+    return log
 
 
 def without_secrets(command: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,113 @@
+"""What a watchdog does with an engine of its own that nothing remembers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import finish, launch, simulated_command
+from tests.support.simulated import free_port
+from tests.support.trees import script
+from watchdog.contracts import Endpoint
+from watchdog.supervisor.lost import recover
+from watchdog.supervisor.memory_ledger import MemoryLedger
+from watchdog.supervisor.spawn import Launch
+
+READY = 60.0
+LISTEN = (
+    "import socket\n"
+    "listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
+    "print('ready', flush=True)\n"
+    "time.sleep(600)\n"
+)
+IDLE = "print('ready', flush=True)\ntime.sleep(600)\n"
+
+
+@contextmanager
+def running(command: tuple[str, ...], **marks: str) -> Iterator[int]:
+    """A process in a session of its own with these marks in its environment; its pid."""
+    env = {**os.environ, **marks}
+    with subprocess.Popen(
+        command, env=env, start_new_session=True, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def marks(engine: str = "main", generation: str = "0123456789abcdef") -> dict[str, str]:
+    """What a watchdog puts into an engine's environment."""
+    return {"VLLM_WATCHDOG_ENGINE": engine, "VLLM_WATCHDOG_GENERATION": generation}
+
+
+def test_a_start_that_the_ledger_lacks_is_noted(tmp_path: Path) -> None:
+    """FACT: who bears the engine's mark and listens on its port is noted as it is, once."""
+    port, ledger = free_port(), MemoryLedger()
+    command = (*script(LISTEN), str(port))
+    where = Launch("main", ("other", "words"), tmp_path / "log"), Endpoint("127.0.0.1", port)
+    with running(command, **marks()) as pid:
+        (found,) = recover(*where, ledger)
+        (kept,) = ledger.living("main")
+        assert (kept.id, kept.pid, found.command) == ("0123456789abcdef", pid, command)
+        assert recover(*where, ledger) == ()
+
+
+def test_one_that_has_not_opened_its_port_is_known_by_its_command(tmp_path: Path) -> None:
+    """FACT: while it loads nobody listens: then the words of the command tell."""
+    ledger, endpoint = MemoryLedger(), Endpoint("127.0.0.1", free_port())
+    command = script(IDLE)
+    with running(command, **marks()):
+        wrong = Launch("main", (sys.executable, "-c", "other"), tmp_path / "log")
+        assert recover(wrong, endpoint, ledger) == ()
+        right = Launch("main", ("/usr/bin/python3", *command[1:]), tmp_path / "log")
+        assert len(recover(right, endpoint, ledger)) == 1
+
+
+@pytest.mark.parametrize("how", ["no mark", "another engine", "a hook", "a socket"])
+def test_whoever_may_be_somebody_elses_is_let_be(tmp_path: Path, how: str) -> None:
+    """FACT: without this engine's mark, or where no lock keeps others away, nothing is noted."""
+    ledger, endpoint = MemoryLedger(), Endpoint("127.0.0.1", free_port())
+    worn = {
+        "no mark": {},
+        "another engine": marks("other"),
+        "a hook": {**marks(), "VLLM_WATCHDOG_HOOK": "pre_start"},
+        "a socket": marks(),
+    }[how]
+    if how == "a socket":
+        endpoint = Endpoint("127.0.0.1", 0, uds=str(tmp_path / "sock"))
+    command = script(IDLE)
+    with running(command, **worn):
+        assert recover(Launch("main", command, tmp_path / "log"), endpoint, ledger) == ()
+
+
+def test_a_watchdog_without_its_store_adopts_its_engine(tmp_path: Path) -> None:
+    """FACT: the store is gone, the engine is not: it is the same process after as before."""
+    port = free_port()
+    first = launch(tmp_path / "s", simulated_command(port), port)
+    second = None
+    try:
+        before = first.wait_ready(READY)
+        first.send(signal.SIGKILL)
+        first.ended()
+        for file in (tmp_path / "s").glob("store.sqlite3*"):
+            file.unlink()
+        second = launch(tmp_path / "s", simulated_command(port), port)
+        adopted = second.wait_event("engine.adopted", READY)
+        assert adopted["pid"] == before["pid"]
+        assert second.wait_ready(READY)["pid"] == before["pid"]
+        assert not second.events("engine.started")
+        assert adopted["generation"] == before["generation"]
+    finally:
+        first.ours |= second.ours if second is not None else set()
+        for daemon in filter(None, (second, first)):
+            finish(daemon)

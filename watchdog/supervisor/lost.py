@@ -1,0 +1,83 @@
+"""Starts of ours that nothing remembers: the store was lost, or the disk was full when they were.
+
+The mark in a leader's environment says that a watchdog started it for this engine. That no other
+watchdog has it follows from the lock on the engine's port, which we hold, and which is one a
+network namespace: so it has to sit in ours, and listen on that port or run the same command.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from watchdog import procfs
+from watchdog.contracts import Endpoint, ProcessInfo
+from watchdog.ledger import GenerationRecord, Ledger
+from watchdog.supervisor import tempdirs
+from watchdog.supervisor.hooks import HOOK_VARIABLE
+from watchdog.supervisor.members import GENERATION_VARIABLE
+from watchdog.supervisor.spawn import ENGINE_VARIABLE, Launch, without_secrets
+
+
+def recover(launch: Launch, endpoint: Endpoint, ledger: Ledger) -> tuple[GenerationRecord, ...]:
+    """Note in the ledger every living start of the engine that it lacks; what was noted."""
+    if endpoint.uds or not endpoint.port:
+        return ()  # no lock keeps another watchdog away from these
+    known = {record.id for record in ledger.living(launch.engine)}
+    found = []
+    for info in procfs.scan():
+        if info.session == info.pid and procfs.lives(info):
+            mark = procfs.environ_value(info.pid, GENERATION_VARIABLE)
+            if mark and mark not in known and _is_of(info, launch, endpoint):
+                found.append(_noted(mark, info, launch, endpoint, ledger))
+    return tuple(found)
+
+
+def _is_of(info: ProcessInfo, launch: Launch, endpoint: Endpoint) -> bool:
+    if procfs.environ_value(info.pid, ENGINE_VARIABLE) != launch.engine:
+        return False
+    if procfs.environ_value(info.pid, HOOK_VARIABLE) is not None or not _is_near(info.pid):
+        return False
+    owner = procfs.listening_owner(endpoint.port)
+    if owner is not None:
+        listener = procfs.stat(owner[0])
+        return listener is not None and _leads(info, listener)
+    words = launch.command[1:]
+    return procfs.cmdline(info.pid)[-len(words) or None :] == words
+
+
+def _leads(info: ProcessInfo, other: ProcessInfo) -> bool:
+    above = (one.pid for one in procfs.ancestors(other))
+    return info.pid in {other.pid, other.session, *above}
+
+
+def _is_near(pid: int) -> bool:
+    """Whether it is in our network namespace."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink()
+    except OSError:
+        return False
+
+
+def _noted(
+    mark: str, info: ProcessInfo, launch: Launch, endpoint: Endpoint, ledger: Ledger
+) -> GenerationRecord:
+    now, wall = time.monotonic(), time.time()
+    began = min(info.start_ticks / os.sysconf("SC_CLK_TCK"), now)
+    folder = procfs.environ_value(info.pid, "TMPDIR") or ""
+    record = GenerationRecord(
+        id=mark,
+        engine=launch.engine,
+        tempdir=folder if Path(folder).name.startswith(tempdirs.PREFIX) else "",
+        log_path=str(launch.log_path),
+        log_offset=0,
+        port=endpoint.port,
+        command=without_secrets(procfs.cmdline(info.pid)),
+        boot_id=procfs.boot_id(),
+        planned_at=began,
+        planned_wall=wall - (now - began),
+    )
+    ledger.planned(record)
+    ledger.spawned(mark, info.pid, info.start_ticks, began)
+    return record
