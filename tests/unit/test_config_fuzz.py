@@ -16,7 +16,7 @@ from watchdog.config import ConfigError
 from watchdog.rules import RuleError, default_rules
 
 SECRET = "hunter2"  # noqa: S105 - nobody's
-LONGEST = 500
+LONGEST = 1100
 """Characters of a line behind the file's name."""
 
 TOKEN = re.compile(r'"""|\'\'\'|"[^"\n]*"|\'[^\'\n]*\'|[\w.+-]+|\s+|.', re.DOTALL)

@@ -32,11 +32,21 @@ class Found:
     remains: tuple[tuple[GenerationRecord, MemberTable | None], ...]
 
 
-def look(engine: str, ledger: Ledger, household: Household) -> Found:
-    """Judge every recorded generation by identity; nobody is signalled."""
+def look(
+    engine: str,
+    ledger: Ledger,
+    household: Household,
+    found: tuple[GenerationRecord, ...] = (),
+) -> Found:
+    """Judge every recorded generation by identity; nobody is signalled.
+
+    ``found`` are living ones that had no record, whether or not the ledger could take them in.
+    """
     adopted: Generation | None = None
     remains = []
-    for noted in ledger.living(engine):
+    anew = {record.id for record in found}
+    recorded = (record for record in ledger.living(engine) if record.id not in anew)
+    for noted in (*found, *recorded):
         record = _traced(noted)
         pidfd = leader_pidfd(record) if adopted is None else None
         if pidfd is not None:

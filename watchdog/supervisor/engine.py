@@ -334,11 +334,10 @@ class SupervisedEngine:
 
     def _adopt(self, *, clean_up: bool) -> Adoption:
         settings = self._settings
-        for record in lost.recover(settings.launch, settings.endpoint, self._around.ledger):
-            self._around.warn(
-                f"engine {self.name}: process of a lost start is taken up: {record.id}"
-            )
-        found = adoption.look(self.name, self._around.ledger, self._around.household)
+        anew = lost.recover(settings.launch, settings.endpoint, self._around.ledger)
+        for record in anew:
+            self._around.warn(f"engine {self.name}: process {record.pid} had no record any more")
+        found = adoption.look(self.name, self._around.ledger, self._around.household, anew)
         ended = tuple(record.id for record, _ in found.remains)
         try:
             for record, table in found.remains if clean_up else ():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from watchdog import procfs
@@ -80,4 +81,4 @@ def _noted(
     )
     ledger.planned(record)
     ledger.spawned(mark, info.pid, info.start_ticks, began)
-    return record
+    return replace(record, pid=info.pid, start_ticks=info.start_ticks, spawned_at=began)
