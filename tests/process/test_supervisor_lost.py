@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import finish, launch, simulated_command
-from tests.support.simulated import free_port
+from tests.support.simulated import free_port, until
 from tests.support.trees import script
 from watchdog.contracts import Endpoint
 from watchdog.supervisor.lost import recover
@@ -31,15 +30,15 @@ IDLE = "print('ready', flush=True)\ntime.sleep(600)\n"
 
 
 @contextmanager
-def running(command: tuple[str, ...], **marks: str) -> Iterator[int]:
-    """A process in a session of its own with these marks in its environment; its pid."""
+def running(command: tuple[str, ...], log: Path, **marks: str) -> Iterator[int]:
+    """A process in a session of its own with these marks, which prints into ``log``; its pid."""
     env = {**os.environ, **marks}
-    with subprocess.Popen(
-        command, env=env, start_new_session=True, stdout=subprocess.PIPE
-    ) as process:
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(command, env=env, start_new_session=True, stdout=file) as process,
+    ):
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+            until(lambda: log.read_bytes() == b"ready\n")
             yield process.pid
         finally:
             process.kill()
@@ -55,22 +54,23 @@ def test_a_start_that_the_ledger_lacks_is_noted(tmp_path: Path) -> None:
     port, ledger = free_port(), MemoryLedger()
     command = (*script(LISTEN), str(port))
     where = Launch("main", ("other", "words"), tmp_path / "log"), Endpoint("127.0.0.1", port)
-    with running(command, **marks()) as pid:
+    with running(command, tmp_path / "elsewhere", **marks()) as pid:
         (found,) = recover(*where, ledger)
         (kept,) = ledger.living("main")
         assert (kept.id, kept.pid, found.command) == ("0123456789abcdef", pid, command)
         assert recover(*where, ledger) == ()
 
 
-def test_one_that_has_not_opened_its_port_is_known_by_its_command(tmp_path: Path) -> None:
-    """FACT: while it loads nobody listens: then the words of the command tell."""
+def test_one_that_has_not_opened_its_port_is_known_by_its_log(tmp_path: Path) -> None:
+    """FACT: while it loads nobody listens: then it is known by the file that it writes to."""
     ledger, endpoint = MemoryLedger(), Endpoint("127.0.0.1", free_port())
     command = script(IDLE)
-    with running(command, **marks()):
-        wrong = Launch("main", (sys.executable, "-c", "other"), tmp_path / "log")
-        assert recover(wrong, endpoint, ledger) == ()
-        right = Launch("main", ("/usr/bin/python3", *command[1:]), tmp_path / "log")
-        assert len(recover(right, endpoint, ledger)) == 1
+    with running(command, tmp_path / "log", **marks()):
+        other = Launch("main", command, tmp_path / "other")
+        other.log_path.touch()
+        assert recover(other, endpoint, ledger) == ()
+        same = Launch("main", command, tmp_path / "log")
+        assert len(recover(same, endpoint, ledger)) == 1
 
 
 @pytest.mark.parametrize("how", ["no mark", "another engine", "a hook", "a socket"])
@@ -86,7 +86,7 @@ def test_whoever_may_be_somebody_elses_is_let_be(tmp_path: Path, how: str) -> No
     if how == "a socket":
         endpoint = Endpoint("127.0.0.1", 0, uds=str(tmp_path / "sock"))
     command = script(IDLE)
-    with running(command, **worn):
+    with running(command, tmp_path / "log", **worn):
         assert recover(Launch("main", command, tmp_path / "log"), endpoint, ledger) == ()
 
 

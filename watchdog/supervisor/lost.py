@@ -2,7 +2,7 @@
 
 The mark in a leader's environment says that a watchdog started it for this engine. That no other
 watchdog has it follows from the lock on the engine's port, which we hold, and which is one a
-network namespace: so it has to sit in ours, and listen on that port or run the same command.
+network namespace: so it has to sit in ours, and listen on that port or write the engine's log.
 """
 
 from __future__ import annotations
@@ -44,8 +44,15 @@ def _is_of(info: ProcessInfo, launch: Launch, endpoint: Endpoint) -> bool:
     if owner is not None:
         listener = procfs.stat(owner[0])
         return listener is not None and _leads(info, listener)
-    words = launch.command[1:]
-    return procfs.cmdline(info.pid)[-len(words) or None :] == words
+    return _writes(info.pid, launch.log_path)
+
+
+def _writes(pid: int, log: Path) -> bool:
+    """Whether what it prints goes to the file: two watchdogs never share one."""
+    try:
+        return log.samefile(f"/proc/{pid}/fd/1")
+    except OSError:
+        return False
 
 
 def _leads(info: ProcessInfo, other: ProcessInfo) -> bool:
