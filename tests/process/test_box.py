@@ -6,11 +6,12 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
+from tests.support.engines import Target
 from tests.support.simulated import until
 from tests.support.trees import script, supervision
 from watchdog import procfs
@@ -18,8 +19,6 @@ from watchdog.contracts import (
     Endpoint,
     EngineLook,
     EngineTarget,
-    FirstGood,
-    LogPlace,
     Owned,
     Owner,
     ProcessInfo,
@@ -46,44 +45,10 @@ LEFT = script(
 )
 
 
-@dataclass
-class Shown:
+def engine(living: tuple[ProcessInfo, ...] = (), generation: str = "") -> Target:
     """An engine of which the supervisor shows what the test says."""
-
-    living: tuple[ProcessInfo, ...] = ()
-    generation: str = ""
-    name: str = "main"
-    endpoint: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1", 1))
-    command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def look(self) -> EngineLook:
-        """As the core published it."""
-        return EngineLook(generation=self.generation)
-
-    def processes(self) -> tuple[ProcessInfo, ...]:
-        """The set."""
-        return self.living
-
-    @staticmethod
-    def log_bytes() -> int | None:
-        """No log."""
-        return None
-
-    @staticmethod
-    def log_place() -> LogPlace | None:
-        """No log."""
-        return None
-
-    @property
-    def expects(self) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
-
-    @staticmethod
-    def first_good() -> FirstGood | None:
-        """Nothing."""
-        return None
+    look = EngineLook(generation=generation)
+    return Target(Endpoint("127.0.0.1", 1), now=look, living=living)
 
 
 @contextlib.contextmanager
@@ -156,8 +121,8 @@ def ask(
     pid: int, memory: MemoryLedger | None = None, target: EngineTarget | None = None
 ) -> tuple[Owner, str]:
     """Owner and engine, as a fresh box says."""
-    engine = target or Shown()
-    owned = EngineBox({engine.name: engine}, memory or ledger()).owner(pid)
+    ours = target or engine()
+    owned = EngineBox({ours.name: ours}, memory or ledger()).owner(pid)
     return owned.owner, owned.engine
 
 
@@ -175,7 +140,7 @@ def test_a_running_engine_owns_its_processes() -> None:
         supervised.said("ready")
         pids = supervised.pids()
         assert len(pids) == 2
-        target = Shown(supervised.engine.processes())
+        target = engine(supervised.engine.processes())
         box = EngineBox({"main": target}, supervised.ledger)
         assert {box.owner(pid) for pid in pids} == {
             Owned(Owner.ENGINE, "main", comm) for comm in pids.values()
@@ -188,14 +153,14 @@ def test_a_running_engine_owns_its_processes() -> None:
 def test_anybody_else_in_sight_is_foreign() -> None:
     """FACT: a process that nothing links to an engine is foreign, with its name."""
     with sleeping() as other:
-        owned = EngineBox({"main": Shown()}, ledger()).owner(other.pid)
+        owned = EngineBox({"main": engine()}, ledger()).owner(other.pid)
     assert owned == Owned(Owner.FOREIGN, "", "sleep")
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 22, 0xFFFFFFFF, 1 << 70])
 def test_who_cannot_be_seen_is_unknown(pid: int) -> None:
     """FACT: G16: a pid that /proc does not show makes no claim and no error."""
-    assert EngineBox({"main": Shown()}, ledger()).owner(pid) == Owned(Owner.UNKNOWN)
+    assert EngineBox({"main": engine()}, ledger()).owner(pid) == Owned(Owner.UNKNOWN)
 
 
 def test_an_ended_process_is_unknown_even_if_recorded() -> None:
@@ -210,7 +175,7 @@ def test_a_new_child_is_the_engines_before_it_is_recorded() -> None:
     """FACT: descent from the leader makes a process the engine's, even in another session."""
     with family(PARENT) as (leader, child):
         assert child.session != leader.session
-        assert ask(child.pid, target=Shown((leader,))) == ENGINE
+        assert ask(child.pid, target=engine((leader,))) == ENGINE
         assert ask(child.pid) == FOREIGN
 
 
@@ -220,7 +185,7 @@ def test_the_session_of_a_recorded_leader_is_the_engines() -> None:
         assert child.ppid != leader.pid
         assert child.session == leader.pid
         memory = ledger(record("now", leader))
-        assert ask(child.pid, memory, Shown((leader,), "now")) == ENGINE
+        assert ask(child.pid, memory, engine((leader,), "now")) == ENGINE
         assert ask(child.pid, memory) == ORPHAN
 
 
@@ -229,8 +194,8 @@ def test_a_recorded_member_of_an_earlier_start_is_an_orphan() -> None:
     with sleeping() as member, sleeping() as other:
         memory = ledger(record("old"), [(member.pid, member.start_ticks)])
         assert ask(member.pid, memory) == ORPHAN
-        assert ask(member.pid, memory, Shown(generation="new")) == ORPHAN
-        assert ask(member.pid, memory, Shown(generation="old")) == ENGINE
+        assert ask(member.pid, memory, engine(generation="new")) == ORPHAN
+        assert ask(member.pid, memory, engine(generation="old")) == ENGINE
         assert ask(other.pid, memory) == FOREIGN
         memory.ended("old", exit_code=None, signal=None, cause=Cause.UNKNOWN)
         assert ask(member.pid, memory) == FOREIGN
@@ -258,7 +223,7 @@ def test_a_mark_of_ours_is_proof() -> None:
     """FACT: a generation id in the environment counts when it is in the ledger, and only then."""
     with sleeping("abcd") as marked:
         assert ask(marked.pid, ledger(record("abcd"))) == ORPHAN
-        assert ask(marked.pid, ledger(record("abcd")), Shown(generation="abcd")) == ENGINE
+        assert ask(marked.pid, ledger(record("abcd")), engine(generation="abcd")) == ENGINE
         assert ask(marked.pid, ledger(record("other"))) == FOREIGN
         assert ask(marked.pid) == FOREIGN
 
@@ -267,7 +232,7 @@ def test_the_set_says_which_start_is_present() -> None:
     """FACT: a start that the core has not heard of yet makes no orphans of its own members."""
     with sleeping() as leader, sleeping("new") as marked:
         memory = ledger(record("new", leader))
-        assert ask(marked.pid, memory, Shown((leader,), generation="old")) == ENGINE
+        assert ask(marked.pid, memory, engine((leader,), generation="old")) == ENGINE
 
 
 def test_targets_may_come_later() -> None:
@@ -275,7 +240,7 @@ def test_targets_may_come_later() -> None:
     targets: dict[str, EngineTarget] = {}
     box = EngineBox(targets, ledger())
     with sleeping() as leader:
-        targets["main"] = Shown((leader,))
+        targets["main"] = engine((leader,))
         assert [one.name for one in box.engines()] == ["main"]
         assert box.owner(leader.pid).owner is Owner.ENGINE
 
@@ -284,7 +249,7 @@ def test_any_thread_may_ask() -> None:
     """FACT: eight threads get the same answer at once."""
     found: list[Owner] = []
     with sleeping() as leader:
-        box = EngineBox({"main": Shown((leader,))}, ledger(record("now", leader)))
+        box = EngineBox({"main": engine((leader,))}, ledger(record("now", leader)))
 
         def many() -> None:
             found.extend(box.owner(leader.pid).owner for _ in range(50))

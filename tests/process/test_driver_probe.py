@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,15 +20,13 @@ from probes._nvml.client import NvmlClient
 from probes.driver import PROBE, Driver, Settings
 from tests.support import fake_nvml
 from tests.support.daemon import simulated_command
+from tests.support.engines import Target
 from tests.support.fake_nvml import asking, sweep
 from tests.support.simulated import until
 from watchdog import procfs
 from watchdog.contracts import (
     Endpoint,
-    EngineLook,
     EngineTarget,
-    FirstGood,
-    LogPlace,
     Owned,
     Owner,
     ProcessInfo,
@@ -53,41 +51,14 @@ MAPPING = (
 TORCH = "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
 
 
-@dataclass
-class Engine:
+def shown(
+    command: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    living: tuple[ProcessInfo, ...] = (),
+) -> Target:
     """An engine as the daemon would show it."""
-
-    command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    living: tuple[ProcessInfo, ...] = ()
-    name: str = "main"
-    endpoint: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1", 1))
-
-    def look(self) -> EngineLook:
-        """Nothing in particular."""
-        return EngineLook()
-
-    def processes(self) -> tuple[ProcessInfo, ...]:
-        """The set."""
-        return self.living
-
-    def log_bytes(self) -> int | None:
-        """No log."""
-        return None
-
-    def log_place(self) -> LogPlace | None:
-        """No log."""
-        return None
-
-    @property
-    def expects(self) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
-
-    @staticmethod
-    def first_good() -> FirstGood | None:
-        """Nothing."""
-        return None
+    where = Endpoint("127.0.0.1", 1)
+    return Target(where, command=command, environment=environment or {}, living=living)
 
 
 @dataclass
@@ -139,7 +110,7 @@ def install(root: Path, module: str, library: str) -> None:
 def read(
     client: NvmlClient,
     root: Path,
-    *engines: Engine,
+    *engines: Target,
     patience: float = PATIENCE,
     floors: Mapping[str, str] | None = None,
 ) -> dict[str, Value]:
@@ -212,7 +183,7 @@ def simulated_command_here() -> tuple[str, ...]:
 def test_no_driver_at_all(tmp_path: Path) -> None:
     """FACT: only NVML's own words are there; no version, count or device is invented."""
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
-    engine = Engine(simulated_command_here())
+    engine = shown(simulated_command_here())
     with worker(ANSWERING, NO_DRIVER) as client:
         seen = read(client, tmp_path, engine)
     assert "the driver is not loaded" in str(seen.pop("nvml"))
@@ -284,12 +255,12 @@ def test_a_trouble_is_told_to_be_over_when_the_driver_goes(
     assert read(answering, tmp_path)["device_trouble"] == ""
 
 
-def engine_with_torch(root: Path) -> Engine:
+def engine_with_torch(root: Path) -> Target:
     """An engine whose torch wants CUDA 13.0."""
     put(root, "opt/env/pyvenv.cfg", "home = /usr/bin\n")
     put(root, "opt/env/bin/python3.12")
     put(root, "opt/env/lib/python3.12/site-packages/torch/version.py", TORCH)
-    return Engine(("/opt/env/bin/python3.12", "-m", "vllm", "serve", "m"))
+    return shown(("/opt/env/bin/python3.12", "-m", "vllm", "serve", "m"))
 
 
 def test_an_engine_that_the_driver_cannot_run(tmp_path: Path, answering: NvmlClient) -> None:
@@ -362,7 +333,7 @@ def test_a_library_deleted_under_a_running_engine(
     library: Path, mapping: int, answering: NvmlClient
 ) -> None:
     """FACT: a real process runs on what it mapped, and the file's removal is seen from its maps."""
-    engine = Engine(simulated_command_here(), living=living(os.getpid(), mapping))
+    engine = shown(simulated_command_here(), living=living(os.getpid(), mapping))
     before = read(answering, Path("/"), engine)
     assert before["stale_libraries"] is False
     assert before["stale_library_names"] == ""
@@ -378,5 +349,5 @@ def test_processes_that_are_gone_or_stuck_tell_nothing(mapping: int, answering: 
     """FACT: without a readable map nothing is claimed; one stuck in the kernel is let be."""
     gone = ProcessInfo(2**22 + 1, 1, 1, 1, "S", "gone", cpu_seconds=0.0, rss_bytes=0)
     blocked = ProcessInfo(mapping, 1, 1, 1, "D", "stuck", cpu_seconds=0.0, rss_bytes=0)
-    found = read(answering, Path("/"), Engine(living=(gone, blocked)))
+    found = read(answering, Path("/"), shown(living=(gone, blocked)))
     assert not {"stale_libraries", "stale_library_names", "cpu_only"} & set(found)
