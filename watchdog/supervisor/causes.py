@@ -61,12 +61,6 @@ _LOST = (
 )
 
 
-def prepare() -> None:
-    """Read the table before it is wanted: a restart waits for the first exit's explanation."""
-    with suppress(Exception):  # who wants it will hear of it
-        signatures()
-
-
 def classify(
     status: ExitStatus, tail: bytes, lost: Iterable[str] = (), *, oom: str | None = None
 ) -> Classified:

@@ -201,7 +201,6 @@ class SupervisedEngine:
             generation.token = self._around.exit_watch.watch(
                 generation.pidfd, generation.pid, lambda status: self._exited(generation, status)
             )
-        causes.prepare()
 
     # --- the leader's exit --------------------------------------------------------------------
 
