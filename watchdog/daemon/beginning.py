@@ -16,9 +16,13 @@ from watchdog.daemon.lookout import in_background
 from watchdog.daemon.memory import Memory
 from watchdog.daemon.wiring import core_settings
 from watchdog.store import Store
+from watchdog.supervisor import descriptors
 from watchdog.supervisor.signatures import signatures
 from watchdog.web.app import App
-from watchdog.web.server import Server, serve_socket, serve_tcp
+from watchdog.web.server import CONNECTIONS, Server, serve_socket, serve_tcp
+
+_SHARE = 6
+"""One in so many of our descriptors may be a connection to one door: most are for our work."""
 
 
 def opened(state_dir: Path, warn: Callable[[str], None], *, durable: bool) -> Store:
@@ -38,11 +42,15 @@ def recalled(config: Config, state_dir: Path, memory: Memory) -> State:
 
 
 def doors(front: Front, host: str, port: int, state_dir: Path | None) -> list[Server]:
-    """The HTTP server, and the control socket in ``state_dir``; none of them serves yet."""
-    servers = [serve_tcp(App(front), host, port)]
+    """The HTTP server, and the control socket in ``state_dir``; none of them serves yet.
+
+    However many connect, they leave us the descriptors to look, to restart and to answer with.
+    """
+    most = min(CONNECTIONS, descriptors.allow_more() // _SHARE)
+    servers = [serve_tcp(App(front), host, port, most)]
     if state_dir is not None:
         path = state_dir / "control.sock"
-        servers.append(serve_socket(App(front, control=True), path))
+        servers.append(serve_socket(App(front, control=True), path, most))
     return servers
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from watchdog.contracts import ActionError
 from watchdog.core.model import Cause
+from watchdog.supervisor import descriptors
 from watchdog.supervisor.household import Household
 from watchdog.supervisor.members import GENERATION_VARIABLE
 
@@ -101,7 +102,7 @@ def _blotted(word: str) -> str:
 
 
 def _popen(launch: Launch, env: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         launch.command,
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -111,6 +112,8 @@ def _popen(launch: Launch, env: Mapping[str, str], log: int) -> subprocess.Popen
         start_new_session=True,
         close_fds=True,
     )
+    descriptors.as_inherited(process.pid)
+    return process
 
 
 def _why(launch: Launch, error: OSError | ValueError) -> str:

@@ -18,13 +18,15 @@ from waitress.server import BaseWSGIServer, MultiSocketServer, create_server
 
 from watchdog.web.app import App
 from watchdog.web.channel import Channel
+from watchdog.web.doorway import Doorway
 
 _THREADS = 4
 _CONTROL_THREADS = 8
 """A command waits in its thread until the engine has stopped."""
-_CONNECTIONS = 500
-_IDLE_LIMIT = 10
-"""Seconds after which a silent connection is closed."""
+CONNECTIONS = 128
+"""At a time on one address; a scraper and a few checks of health need a dozen."""
+_NEVER = 1 << 40
+"""Seconds. Our channels close silent connections themselves, by a clock that nobody sets."""
 _HEADER_LIMIT = 16 * 1024
 _BODY_LIMIT = 64 * 1024
 _SOCKET_PATH_LIMIT = 107
@@ -49,17 +51,20 @@ class Server:
         self._server = server
         self._sockets = sockets
         self._path = path
-        self._listeners = [one for one in sockets.values() if isinstance(one, BaseWSGIServer)]
-        for listener in self._listeners:
+        self._listeners: list[Any] = [
+            one for one in sockets.values() if isinstance(one, BaseWSGIServer)
+        ]
+        self._doorways = [Doorway(listener) for listener in self._listeners]
+        for listener, doorway in zip(self._listeners, self._doorways, strict=True):
             listener.channel_class = Channel
+            listener.accept = doorway.accept
         self._triggers: list[Any] = [listener.trigger for listener in self._listeners]
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     @property
     def port(self) -> int:
         """The TCP port that was bound, also when 0 was asked for."""
-        listener: Any = self._listeners[0]
-        return int(listener.effective_port)
+        return int(self._listeners[0].effective_port)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -73,8 +78,8 @@ class Server:
             self._triggers[0].pull_trigger(self._close)
             self._thread.join(_STOP_LIMIT)
         self._server.task_dispatcher.shutdown(timeout=1)
-        for trigger in self._triggers:
-            trigger.close()
+        for one in (*self._triggers, *self._doorways):
+            one.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
@@ -96,12 +101,15 @@ class Server:
             self._server.run()
 
 
-def serve_tcp(app: App, host: str, port: int) -> Server:
-    """Serve on HOST:PORT. Raises ListenError when it is taken or not ours to bind."""
+def serve_tcp(app: App, host: str, port: int, connections: int = CONNECTIONS) -> Server:
+    """Serve on HOST:PORT. Raises ListenError when it is taken or not ours to bind.
+
+    Of more than so many connections at a time those that have waited longest are ended.
+    """
     sockets: dict[int, Any] = {}
     try:
         server = create_server(
-            app, map=sockets, host=host, port=port, threads=_THREADS, **_bounds()
+            app, map=sockets, host=host, port=port, threads=_THREADS, **_bounds(connections)
         )
     except (OSError, ValueError) as error:
         _quiet_close(sockets)
@@ -109,7 +117,7 @@ def serve_tcp(app: App, host: str, port: int) -> Server:
     return Server(server, sockets, "web")
 
 
-def serve_socket(app: App, path: Path) -> Server:
+def serve_socket(app: App, path: Path, connections: int = CONNECTIONS) -> Server:
     """Serve on a Unix socket of mode 0600. Raises ListenError.
 
     A socket that nobody answers on is a leftover and replaced.
@@ -129,7 +137,7 @@ def serve_socket(app: App, path: Path) -> Server:
                 unix_socket=str(path),
                 unix_socket_perms="600",
                 threads=_CONTROL_THREADS,
-                **_bounds(),
+                **_bounds(connections),
             )
     except OSError as error:
         _quiet_close(sockets)
@@ -156,12 +164,11 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or "timed out"
 
 
-def _bounds() -> dict[str, Any]:
+def _bounds(connections: int) -> dict[str, Any]:
     return {
         "asyncore_use_poll": True,
-        "connection_limit": _CONNECTIONS,
-        "channel_timeout": _IDLE_LIMIT,
-        "cleanup_interval": 5,
+        "connection_limit": connections,
+        "channel_timeout": _NEVER,
         "max_request_header_size": _HEADER_LIMIT,
         "log_socket_errors": False,
         "max_request_body_size": _BODY_LIMIT,
