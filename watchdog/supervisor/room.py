@@ -7,12 +7,12 @@ more of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from watchdog.core.model import Cause, Seconds
-from watchdog.supervisor import tempdirs
+from watchdog.places import SHM, Place
 from watchdog.supervisor.gate import GateVerdict, Refusal
 
 TIME: Seconds = 1.0
@@ -22,22 +22,7 @@ COMFORT_BYTES = 256 << 20
 """Below it is said: one compile of a model writes some 100 MB of kernels, a day's log as much."""
 COMFORT_INODES = 1000
 """Below it is said: a start takes 8 in TMPDIR, and a compile cache hundreds."""
-RING_BYTES = 240 << 20
-"""vLLM's ring buffer from the workers to the engine (240 MiB nominal, sparse); that to the workers
-is ten chunks of ``VLLM_MQ_MAX_CHUNK_BYTES_MB``. In the 64 MB that a container has by default the
-engine dies of SIGBUS under load, not at its start."""
-_CHUNKS = 10
-_CHUNK_MIB = 16
 _MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A directory that an engine writes to. ``vital`` when it cannot start without."""
-
-    purpose: str
-    path: str
-    vital: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +80,7 @@ def on_disk(engine: str, places: Iterable[Place]) -> Room:
     warnings: list[str] = []
     seen: set[int] = set()
     for place in sorted(places, key=lambda one: not one.vital):
-        free = free_at(place.path)
+        free = free_at(place.path) if place.grows else None
         if free is None or free.device in seen:
             continue
         seen.add(free.device)
@@ -112,49 +97,20 @@ def on_disk(engine: str, places: Iterable[Place]) -> Room:
 
 def in_shared_memory(
     engine: str,
-    ranks: int,
-    environment: Mapping[str, str],
-    path: str = "/dev/shm",  # noqa: S108
+    wanted: int,
+    path: str = SHM,
 ) -> Room:
-    """For ``ranks`` workers of one engine. One alone needs none: it is the engine's own process."""
-    if ranks < 2:  # noqa: PLR2004 - one is none
+    """For the workers of one engine, which want so many bytes together, 0 for none."""
+    if not wanted:
         return Room()
     free = free_at(path) if Path(path).is_dir() else None
     if free is None:
         return Room()
-    wanted = RING_BYTES + _CHUNKS * _chunk(environment) * _MIB
     short = free.short_of(wanted, COMFORT_INODES)
     if not short:
         return Room()
-    text = f"{short} in {path} for its {ranks} workers"
+    text = f"{short} in {path} for its workers"
     if free.is_full:
         text = f"cannot start {engine}: {text}"
         return Room(Refusal(Cause.SHM_SHORT, text, GateVerdict.SHM_SHORT))
     return Room(warnings=(f"engine {engine} has only {text}, {wanted // _MIB} MiB are wanted",))
-
-
-def places(environment: Mapping[str, str], log: str, *, caches: bool) -> tuple[Place, ...]:
-    """Where an engine of this environment writes; with ``caches`` as vLLM does."""
-    home = environment.get("HOME") or str(Path("~").expanduser())
-    cache = environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
-    told = environment.get
-    temporary = told("TMPDIR") or str(tempdirs.base())
-    found = (
-        Place("temporary files", temporary, vital=True),
-        Place("log", str(Path(log).parent)),
-    )
-    if not caches:
-        return found
-    return (
-        *found,
-        Place("models", told("HF_HUB_CACHE") or told("HF_HOME") or f"{cache}/huggingface"),
-        Place("compile cache", told("VLLM_CACHE_ROOT") or f"{cache}/vllm"),
-        Place("compiled kernels", told("TORCHINDUCTOR_CACHE_DIR") or temporary),
-        Place("Triton's cache", told("TRITON_CACHE_DIR") or f"{home}/.triton"),
-    )
-
-
-def _chunk(environment: Mapping[str, str]) -> int:
-    """Mebibytes of a chunk of the ring buffer to the workers."""
-    told = environment.get("VLLM_MQ_MAX_CHUNK_BYTES_MB", "")
-    return int(told) if told.isdecimal() and len(told) < 6 else _CHUNK_MIB  # noqa: PLR2004
