@@ -2,61 +2,30 @@
 
 import contextlib
 import os
-import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.simulated import until
-from tests.support.trees import script
+from tests.support.memory_cgroups import (
+    LIMIT,
+    NOTHING,
+    Written,
+    devour,
+    greedy,
+    kernel,
+    limited,
+)
 from watchdog.supervisor import oom
 from watchdog.supervisor.cgroup import Cgroup
 from watchdog.supervisor.oom import OomLook, OomSource, OomWatch
-
-MEMORY = Path("/sys/fs/cgroup/memory")
-LIMIT = 48 << 20
-GREEDY = script(
-    "sys.stdin.read(1)\nheld = []\nwhile True: held.append(bytearray(b'x') * (1 << 20))\n"
-)
-BOOT_PIDS = "pid:[4026531836]"
-NOTHING = "/nowhere"
-
-kernel = pytest.mark.skipif(
-    not (MEMORY / "memory.oom_control").exists() or os.geteuid() != 0,
-    reason="needs a memory cgroup of version 1 and the rights to make one",
-)
 
 
 @pytest.fixture
 def small() -> Iterator[Path]:
     """A memory cgroup with a limit of 48 MiB, which is gone afterwards."""
-    folder = MEMORY / f"vllm-watchdog-test-{uuid.uuid4().hex[:12]}"
-    folder.mkdir()
-    try:
-        (folder / "memory.limit_in_bytes").write_text(str(LIMIT))
+    with limited() as folder:
         yield folder
-    finally:
-        until(lambda: not (folder / "cgroup.procs").read_text())
-        folder.rmdir()
-
-
-@contextlib.contextmanager
-def greedy(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the cgroup that takes all memory there is, once it may."""
-    with subprocess.Popen(GREEDY, stdin=subprocess.PIPE) as process:
-        try:
-            (folder / "cgroup.procs").write_text(str(process.pid))
-            yield process
-        finally:
-            process.kill()
-
-
-def devour(process: subprocess.Popen[bytes]) -> None:
-    """Let it take memory until the kernel ends it."""
-    process.communicate(b"x")
-    assert process.returncode == -9
 
 
 @pytest.mark.root
@@ -142,38 +111,12 @@ def test_a_neighbour_in_the_same_cgroup_is_told_apart(small: Path) -> None:
 # --- files that look like the kernel's -----------------------------------------------------------
 
 
-class Written:
-    """A procfs and a cgroup v2 tree made of files; one process in ``/box/engine``."""
-
-    def __init__(self, root: Path) -> None:
-        self.proc = root / "proc"
-        self.box = root / "cgroup" / "box"
-        self.engine = self.box / "engine"
-        self.engine.mkdir(parents=True)
-        for name in ("self/ns", "7"):
-            (self.proc / name).mkdir(parents=True)
-        (self.proc / "self/ns/pid").symlink_to(BOOT_PIDS)
-        (self.proc / "7/cgroup").write_text("0::/box/engine\n")
-        mount = f"41 31 0:38 / {root}/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
-        (self.proc / "self/mountinfo").write_text(mount)
-        self.log = root / "kmsg"
-        self.log.write_text("")
-        self.count(self.box, 0)
-        (self.box / "memory.max").write_text(f"{64 << 30}\n")
-        (self.box / "memory.peak").write_text(f"{(64 << 30) - (1 << 26)}\n")
-
-    def count(self, folder: Path, kills: int) -> None:
-        """Let a cgroup and the box have counted so many kills."""
-        text = f"low 0\nhigh 0\nmax 12\noom 3\noom_kill {kills}\noom_group_kill 0\n"
-        (folder / "memory.events").write_text(text)
-        (self.proc / "vmstat").write_text(f"pgfault 1\noom_kill {kills}\n")
-
-    def watch(
-        self, cgroup: Cgroup | None = None, recent: float = oom.RECENT
-    ) -> contextlib.closing[OomWatch]:
-        """A watch over pid 7."""
-        places = {"proc": str(self.proc), "kernel_log": str(self.log)}
-        return contextlib.closing(OomWatch(7, cgroup, recent=recent, **places))
+def watching(
+    written: Written, cgroup: Cgroup | None = None, recent: float = oom.RECENT
+) -> contextlib.closing[OomWatch]:
+    """A watch over pid 7."""
+    places = {"proc": str(written.proc), "kernel_log": str(written.log)}
+    return contextlib.closing(OomWatch(7, cgroup, recent=recent, **places))
 
 
 @pytest.fixture
@@ -184,7 +127,7 @@ def written(tmp_path: Path) -> Written:
 
 def test_version_two_is_read_up_the_tree(written: Written) -> None:
     """FACT: the nearest memory.events above the process counts; the limit is the lowest above."""
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         assert before == OomLook(own=None, shared=0, box=0)
         written.count(written.box, 2)
@@ -202,7 +145,7 @@ def test_the_engines_own_cgroup_needs_no_other_sign(written: Written) -> None:
     """FACT: a kill counted in the generation's own cgroup is the engine's, whoever it was."""
     written.count(written.engine, 0)
     (written.engine / "memory.max").write_text("max\n")
-    with written.watch(Cgroup(written.engine)) as watch:
+    with watching(written, Cgroup(written.engine)) as watch:
         before = watch.look()
         written.count(written.engine, 1)
 
@@ -240,7 +183,7 @@ def device(written: Written) -> Iterator[int]:
 
 def test_the_log_is_read_as_the_kernel_writes_it(written: Written, device: int) -> None:
     """FACT: chosen, used, limit and the memory that it held are put together from the log."""
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         for record in (USAGE, CHOSEN, KILLED):
             os.write(device, record)
@@ -259,7 +202,7 @@ def test_the_log_is_read_as_the_kernel_writes_it(written: Written, device: int) 
 
 def test_a_kill_for_the_whole_box_has_no_limit(written: Written, device: int) -> None:
     """FACT: when the box had no memory left, the sentence says so and what the process held."""
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         os.write(device, GLOBAL)
 
@@ -272,9 +215,22 @@ def test_a_kill_for_the_whole_box_has_no_limit(written: Written, device: int) ->
         )
 
 
+def test_of_many_kills_at_once_the_log_has_no_limit(written: Written, device: int) -> None:
+    """FACT: without the lines that have it, the limit is that of the engine's memory cgroup."""
+    with watching(written) as watch:
+        before = watch.look()
+        os.write(device, KILLED)
+
+        found = watch.since(before, [4242])
+
+        assert found is not None
+        assert found.source is OomSource.KERNEL_LOG
+        assert "(VLLM::EngineCor): 63.9 GiB used of a limit of 64.0 GiB" in found.explanation
+
+
 def test_only_the_kernel_is_believed(written: Written, device: int) -> None:
     """FACT: a record that a process wrote to the log is no evidence."""
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         os.write(device, b"11" + KILLED[1:])
 
@@ -285,7 +241,7 @@ def test_pids_of_another_namespace_mean_nothing(written: Written, device: int) -
     """FACT: in a pid namespace of its own nobody takes the log's pids for those it knows."""
     (written.proc / "self/ns/pid").unlink()
     (written.proc / "self/ns/pid").symlink_to("pid:[4026532999]")
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         os.write(device, KILLED)
 
@@ -295,7 +251,7 @@ def test_pids_of_another_namespace_mean_nothing(written: Written, device: int) -
 @pytest.mark.parametrize("text", ["", "oom_kill", "oom_kill x", "\0\0"])
 def test_a_broken_count_is_no_count(written: Written, text: str) -> None:
     """FACT: files that are cut or odd give no count and no evidence, and no error."""
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         (written.box / "memory.events").write_text(text)
         (written.proc / "vmstat").write_text(text)
@@ -310,7 +266,7 @@ def test_what_is_long_ago_explains_nothing(
 ) -> None:
     """FACT: a kill that was seen too long before the end is no evidence, from cgroup or log."""
     written.count(written.engine, 0)
-    with written.watch(Cgroup(written.engine), recent) as watch:
+    with watching(written, Cgroup(written.engine), recent) as watch:
         before = watch.look()
         written.count(written.engine, 1)
         os.write(device, KILLED)
@@ -322,7 +278,7 @@ def test_what_is_long_ago_explains_nothing(
 def test_what_was_not_counted_before_is_no_evidence(written: Written) -> None:
     """FACT: kills of long ago are not this engine's because the first look could not read them."""
     events = written.box / "memory.events"
-    with written.watch() as watch:
+    with watching(written) as watch:
         events.rename(written.box / "elsewhere")
         before = watch.look()
         assert before.shared is None
@@ -334,7 +290,7 @@ def test_what_was_not_counted_before_is_no_evidence(written: Written) -> None:
 
 def test_others_kills_are_not_kept_for_ever(written: Written, device: int) -> None:
     """FACT: a box on which somebody is killed all the time costs no memory; the latest is known."""
-    with written.watch() as watch:
+    with watching(written) as watch:
         before = watch.look()
         for pid in range(4000, 5000):
             os.write(device, KILLED.replace(b"4242", b"%d" % pid))

@@ -10,38 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from watchdog import procfs
+from watchdog import memory_cgroup, procfs
 from watchdog.core.model import Seconds, Value
+from watchdog.kernel_log import DEVICE, OomKill, OomLines, names_our_pids, size
 from watchdog.supervisor.cgroup import Cgroup
 
-KERNEL_LOG = "/dev/kmsg"
 RECENT: Seconds = 120.0
 """How long a leader may live on after the kernel ended a part of its engine."""
 
-_BOOT_PIDS = "pid:[4026531836]"
-"""The pid namespace whose pids the kernel's log names has had this number since Linux 3.8."""
 _RECORD = 1 << 14
 _MOST_RECORDS = 20_000
 _KEPT_LOOKS = 64
 _KEPT_KILLS = 256
 """A neighbour may be killed every few seconds for months."""
-_UNLIMITED = 1 << 62
-_GIB, _MIB, _KIB = 1 << 30, 1 << 20, 1 << 10
-_ROUND_UP = 1000
-
-_USAGE = re.compile(r"memory: usage (\d+)kB, limit (\d+)kB, failcnt")
-_CHOSEN = re.compile(r"oom-kill:constraint=.*,task=(.*),pid=(\d+),uid=\d+$")
-_KILLED = re.compile(r": Killed process (\d+) \((.*)\) total-vm:\d+kB, (.*-rss:.*)")
-_RSS = re.compile(r"(?:anon|shmem)-rss:(\d+)kB")
 
 
 class OomSource(StrEnum):
@@ -59,17 +47,6 @@ class OomLook:
     own: int | None = None
     shared: int | None = None
     box: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OomKill:
-    """One kill as the kernel's log tells it. Bytes; None where it does not say."""
-
-    pid: int
-    comm: str
-    rss: int | None = None
-    used: int | None = None
-    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +87,14 @@ class OomEvidence:
 
     def _numbers(self) -> str:
         if self.limit is not None and self.used is not None:
-            return f": {_size(self.used)} used of a limit of {_size(self.limit)}"
+            return f": {size(self.used)} used of a limit of {size(self.limit)}"
         if self.limit is not None:
-            return f": the limit is {_size(self.limit)}"
+            return f": the limit is {size(self.limit)}"
         if self.kill is not None and self.kill.rss is not None:
-            return f": it held {_size(self.kill.rss)}, and the box had no memory left"
+            where = (
+                "at its cgroup's limit" if self.kill.capped else "and the box had no memory left"
+            )
+            return f": it held {size(self.kill.rss)}, {where}"
         return ""
 
 
@@ -132,14 +112,15 @@ class OomWatch:
         cgroup: Cgroup | None = None,
         *,
         proc: str = procfs.ROOT,
-        kernel_log: str = KERNEL_LOG,
+        kernel_log: str = DEVICE,
         recent: Seconds = RECENT,
     ) -> None:
         self._proc = proc
         self._recent = recent
         own = cgroup.path if cgroup is not None else None
-        self._own = own if own is not None and (own / "memory.events").is_file() else None
-        self._shared = _memory_folder(pid, proc)
+        counts = own is not None and (own / "memory.events").is_file()
+        self._own = str(own) if counts else None
+        self._shared = memory_cgroup.nearest(pid, proc)
         self._log = _KernelLog(kernel_log, proc)
         self._looks: deque[tuple[Seconds, OomLook]] = deque(maxlen=_KEPT_LOOKS)
         self._kills: dict[int, tuple[Seconds, OomKill]] = {}
@@ -170,7 +151,8 @@ class OomWatch:
         if (count := _more(old.own, now.own)) > 0:
             return self._evidence(OomSource.OWN_CGROUP, count, named, self._own)
         if named:
-            return self._evidence(OomSource.KERNEL_LOG, len(named), named, None)
+            folder = self._shared if named[0].capped else None  # of many kills no limit is logged
+            return self._evidence(OomSource.KERNEL_LOG, len(named), named, folder)
         count = _more(old.shared, now.shared)
         if count <= len(kills) or not killed:
             return None  # those that the log names are others'
@@ -182,8 +164,7 @@ class OomWatch:
             self._log.close()
 
     def _look(self) -> OomLook:
-        vmstat = Path(self._proc) / "vmstat"
-        look = OomLook(_events(self._own), _events(self._shared), _counted(vmstat))
+        look = OomLook(_kills(self._own), _kills(self._shared), _of_box(self._proc))
         now = time.monotonic()
         if not self._looks or self._looks[-1][1] != look:
             self._looks.append((now, look))
@@ -195,7 +176,7 @@ class OomWatch:
         return look
 
     def _evidence(
-        self, source: OomSource, count: int, named: Iterable[OomKill], folder: Path | None
+        self, source: OomSource, count: int, named: Iterable[OomKill], folder: str | None
     ) -> OomEvidence:
         kill = next(iter(named), None)
         used, limit = (kill.used, kill.limit) if kill is not None else (None, None)
@@ -208,24 +189,17 @@ class _KernelLog:
     """The kernel's log from now on, as far as it may be read and its pids are ours."""
 
     def __init__(self, path: str, proc: str) -> None:
-        self._chosen: dict[int, OomKill] = {}
-        self._usage: tuple[int, int] | None = None
+        self._lines = OomLines()
         self._descriptor: int | None = None
-        with contextlib.suppress(OSError):
-            if (Path(proc) / "self/ns/pid").readlink() == Path(_BOOT_PIDS):
+        if names_our_pids(proc):
+            with contextlib.suppress(OSError):
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def new_kills(self) -> tuple[OomKill, ...]:
         """The kills that were logged since the last call; one of them again when more is known."""
-        found = {}
-        for text in self._new():
-            kill = self._kill(text)
-            if kill is not None:
-                found[kill.pid] = self._chosen[kill.pid] = kill
-        while len(self._chosen) > _KEPT_KILLS:
-            del self._chosen[next(iter(self._chosen))]
-        return tuple(found.values())
+        kills = [kill for kill in map(self._lines.found, self._new()) if kill is not None]
+        return tuple({kill.pid: kill for kill in kills}.values())
 
     def close(self) -> None:
         """Let go of the device."""
@@ -247,50 +221,18 @@ class _KernelLog:
             if prefix.split(b",")[0] in _KERNELS_OWN:
                 yield text.partition(b"\n")[0].decode(errors="replace")
 
-    def _kill(self, text: str) -> OomKill | None:
-        """What a record says of a kill: first who was chosen, then how much memory that had."""
-        if found := _USAGE.search(text):
-            self._usage = int(found[1]) * _KIB, int(found[2]) * _KIB
-        elif found := _CHOSEN.search(text):
-            used, limit = self._usage or (None, None)
-            self._usage = None  # the next kill may be for the whole box
-            return OomKill(int(found[2]), found[1], used=used, limit=limit)
-        elif found := _KILLED.search(text):
-            rss = sum(int(part) for part in _RSS.findall(found[3])) * _KIB
-            chosen = self._chosen.get(int(found[1]), OomKill(int(found[1]), found[2]))
-            return OomKill(chosen.pid, found[2], rss, chosen.used, chosen.limit)
-        return None
-
 
 _KERNELS_OWN = frozenset(b"%d" % level for level in range(8))
 """Facility 0. Anybody who may write to the device can add records, but only with another one."""
 
 
-# --- cgroup files -----------------------------------------------------------------------------
+def _kills(folder: str | None) -> int | None:
+    return None if folder is None else memory_cgroup.kills(folder)
 
 
-def _memory_folder(pid: int, proc: str) -> Path | None:
-    """The nearest cgroup of the process that counts memory, of version 1 or 2."""
-    if (folder := procfs.cgroup_folder(pid, "memory", proc)) is not None:
-        return Path(folder)
-    folder = procfs.cgroup_folder(pid, "", proc)
-    places = [Path(folder), *Path(folder).parents] if folder is not None else []
-    return next((place for place in places if (place / "memory.events").is_file()), None)
-
-
-def _events(folder: Path | None) -> int | None:
-    if folder is None:
-        return None
-    count = _counted(folder / "memory.events")
-    return _counted(folder / "memory.oom_control") if count is None else count
-
-
-def _counted(file: Path) -> int | None:
-    """The number behind the word ``oom_kill``; None when there is none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        words = file.read_text().split()
-        return int(words[words.index("oom_kill") + 1])
-    return None
+def _of_box(proc: str) -> int | None:
+    """The kills of the whole box; None when they are not counted."""
+    return memory_cgroup.count(f"{proc}/vmstat", "oom_kill")
 
 
 def _more(before: int | None, now: int | None) -> int:
@@ -298,29 +240,13 @@ def _more(before: int | None, now: int | None) -> int:
     return 0 if now is None or before is None else now - before
 
 
-def _usage(folder: Path) -> tuple[int | None, int | None]:
+def _usage(folder: str) -> tuple[int | None, int | None]:
     """The most bytes ever used, and the limit, of the cgroup upwards that has the lowest limit."""
-    found = []
-    for place in (folder, *folder.parents):
-        limit = _number(place, "memory.max", "memory.limit_in_bytes")
-        if limit is not None and limit < _UNLIMITED:
-            used = _number(place, "memory.peak", "memory.max_usage_in_bytes")
-            found.append((limit, used))
+    places = memory_cgroup.upwards(folder)
+    found = [
+        (limit, place) for place in places if (limit := memory_cgroup.limit(place)) is not None
+    ]
     if not found:
         return None, None
-    limit, used = min(found, key=lambda pair: pair[0])
-    return used, limit
-
-
-def _number(folder: Path, *files: str) -> int | None:
-    for name in files:
-        with contextlib.suppress(OSError, ValueError):
-            return int((folder / name).read_text())
-    return None
-
-
-def _size(count: int) -> str:
-    """Bytes for people; a MiB that is nearly a GiB is one."""
-    if count < _ROUND_UP * _MIB:
-        return f"{count / _MIB:.1f} MiB"
-    return f"{count / _GIB:.1f} GiB"
+    limit, place = min(found, key=lambda pair: pair[0])
+    return memory_cgroup.peak(place), limit
