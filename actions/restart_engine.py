@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog.contracts import Action, ActionSpec, EngineControl, Order
+from watchdog.contracts import Action, ActionSpec, EngineControl, NoSettings, Order
 
 
 class RestartEngine:
@@ -14,7 +14,7 @@ class RestartEngine:
         engine.start(order.cause)
 
 
-def _build() -> Action:
+def _build(_: NoSettings) -> Action:
     return RestartEngine()
 
 

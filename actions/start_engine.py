@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog.contracts import Action, ActionSpec, EngineControl, Order
+from watchdog.contracts import Action, ActionSpec, EngineControl, NoSettings, Order
 
 
 class StartEngine:
@@ -13,7 +13,7 @@ class StartEngine:
         engine.start(order.cause)
 
 
-def _build() -> Action:
+def _build(_: NoSettings) -> Action:
     return StartEngine()
 
 

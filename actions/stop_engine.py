@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog.contracts import Action, ActionSpec, EngineControl, Order
+from watchdog.contracts import Action, ActionSpec, EngineControl, NoSettings, Order
 
 
 class StopEngine:
@@ -13,7 +13,7 @@ class StopEngine:
         engine.stop(drain=order.drain, cause=order.cause)
 
 
-def _build() -> Action:
+def _build(_: NoSettings) -> Action:
     return StopEngine()
 
 

@@ -5,14 +5,15 @@ A probe looks and an action acts. Neither judges: thresholds belong to rules, re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+import msgspec
+
 from watchdog.core.model import (
     Cause,
-    Outcome,
     ProcessState,
     Sampled,
     Seconds,
@@ -238,6 +239,11 @@ class Box(Protocol):
         """Whose the process is now. Never raises."""
         ...
 
+    @property
+    def state_dir(self) -> str:
+        """Where we keep what must not be lost; "" when it is kept in memory alone."""
+        ...
+
 
 class Probe(Protocol):
     """Reads one source. Yields what it read and what it could not; raises ``ProbeError``."""
@@ -296,58 +302,77 @@ class EngineControl(Protocol):
         ...
 
 
+class BoxControl(Protocol):
+    """What is lent to actions that neither start nor stop an engine. Safe from any thread."""
+
+    def sweep(self, deadline: Seconds) -> str:
+        """Remove what dead engines left behind and nobody holds; in words what that was.
+
+        Raises ``ActionError`` when it cannot be known what is held.
+        """
+        ...
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str], timeout: Seconds) -> str:
+        """Run a program beside everything else, without a shell; the last line of its output.
+
+        Raises ``ActionError`` when it cannot be run, fails, or takes longer: then its whole set of
+        processes is ended.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One action to carry out: what, on what, why, and for which incident."""
+    """One action to carry out: what, on what, why, for which rule and incident.
+
+    ``choice`` is what stands behind the colon in the ``actions`` of the rule: one of the spec's
+    ``choices``. ``deadline`` (CLOCK_MONOTONIC) is for what is done beside.
+    """
 
     action: str
     target: Subject
     cause: Cause
     incident: str = ""
     drain: bool = False
+    rule: str = ""
+    choice: str = ""
+    deadline: Seconds = 0.0
 
 
 class Action(Protocol):
-    """Carries out an order on an engine. Raises ``ActionError``."""
+    """Starts or stops an engine. Raises ``ActionError``."""
 
     def run(self, order: Order, engine: EngineControl) -> None:
         """Do it, and return when it is done and proven."""
         ...
 
 
+class SideAction(Protocol):
+    """Does something else, beside all engines. Raises ``ActionError``."""
+
+    def run(self, order: Order, box: BoxControl) -> str:
+        """Do it before the order's deadline, and say in one line what was done."""
+        ...
+
+
+class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nothing to set."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """What an action module exports as ``ACTION``. Only rules about ``subject_kind`` may use it.
+    """What an action module exports as ``ACTION``. Only rules about ``subjects`` may use it.
 
-    ``timeout`` is for an action that neither starts nor stops the engine: after so many seconds it
-    is given up and reported.
+    ``build(settings)`` makes it: an ``Action`` when its name is of those that start or stop an
+    engine, else a ``SideAction``. ``settings`` is a msgspec Struct type whose fields have defaults:
+    the keys of ``[actions.NAME]``. When ``choices(settings)`` names some, a rule writes
+    ``NAME:CHOICE``. ``timeout`` (seconds) is for a ``SideAction``, which is then given up.
     """
 
     name: str
     help: str
-    build: Callable[[], Action]
-    subject_kind: SubjectKind = SubjectKind.ENGINE
+    build: Callable[[Any], Action | SideAction]
+    subjects: frozenset[SubjectKind] = frozenset({SubjectKind.ENGINE})
     timeout: Seconds = 60.0
-
-
-__all__ = [
-    "Action",
-    "ActionError",
-    "ActionSpec",
-    "Box",
-    "Endpoint",
-    "EngineControl",
-    "EngineLook",
-    "EngineTarget",
-    "FirstGood",
-    "LogPlace",
-    "Order",
-    "Outcome",
-    "Owned",
-    "Owner",
-    "Probe",
-    "ProbeError",
-    "ProbeSpec",
-    "ProcessInfo",
-    "SampleSpec",
-]
+    settings: type[Any] = NoSettings
+    choices: Callable[[Any], tuple[str, ...]] | None = None

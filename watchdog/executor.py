@@ -9,28 +9,98 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import cast
 
-from watchdog.contracts import Action, ActionError, ActionSpec, EngineControl, Order
+from watchdog.contracts import (
+    Action,
+    ActionError,
+    ActionSpec,
+    BoxControl,
+    EngineControl,
+    Order,
+    SideAction,
+)
 from watchdog.core.lifecycle import LIFE
-from watchdog.core.model import ActionFinished, Cause, Decision, Event, Outcome, Value
+from watchdog.core.model import ActionFinished, Cause, Decision, Event, Outcome, Seconds, Value
 
 _CALM = frozenset({Cause.OPERATOR, Cause.RULE})
 """The engine may well serve: what is in it is let finish."""
+_CHOICE = ":"
 
 
-class _NoHands:
-    """What an action that is done beside has of an engine: its name."""
+class Repertoire:
+    """Every action, built with its settings. Safe from any thread."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(
+        self, specs: Mapping[str, ActionSpec], settings: Mapping[str, object] | None = None
+    ) -> None:
+        self._specs = specs
+        self.configure(settings or {})
 
-    def stop(self, *, drain: bool, cause: Cause) -> None:  # noqa: ARG002 - the contract
-        """Raises ``ActionError``: two pairs of hands could start one engine on top of another."""
-        raise ActionError("cannot stop the engine: only stop_engine and restart_engine may")
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Build all of them anew; what runs goes on as it was. Not named: the defaults."""
+        self._built = {
+            name: spec.build(settings.get(name, spec.settings()))
+            for name, spec in self._specs.items()
+        }
 
-    def start(self, cause: Cause) -> None:  # noqa: ARG002 - the contract
-        """Raises ``ActionError``, as ``stop``."""
-        raise ActionError("cannot start the engine: only start_engine and restart_engine may")
+    def of_engine(self, name: str) -> Action:
+        """What starts or stops an engine. Raises KeyError."""
+        return cast("Action", self._built[name])
+
+    def beside(self, name: str) -> SideAction:
+        """What does neither. Raises KeyError."""
+        return cast("SideAction", self._built[name])
+
+    def limit(self, name: str) -> Seconds:
+        """After so many seconds an action beside is given up."""
+        return self._specs[name].timeout
+
+
+class Beside:
+    """Does what neither starts nor stops an engine, for one engine or for the box.
+
+    What does not end is given up, and while it lives no other is begun. ``post`` takes the outcome
+    of every order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        repertoire: Repertoire,
+        box: BoxControl,
+        post: Callable[[Event], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._repertoire, self._box = name, repertoire, box
+        self._post, self._clock = post, clock
+        self._stuck: threading.Thread | None = None
+
+    def submit(self, decision: Decision) -> None:
+        """Begin what ``decision`` says. Returns at once."""
+        name = f"beside-{self._name}"
+        threading.Thread(target=self._do, args=(decision,), name=name, daemon=True).start()
+
+    def _do(self, decision: Decision) -> None:
+        began = self._clock()
+        action = decision.action.partition(_CHOICE)[0]
+        limit = self._repertoire.limit(action)
+        order = _order(decision, deadline=began + limit)
+        found: list[Outcome] = []
+        if self._stuck is not None and self._stuck.is_alive():
+            text = f"cannot {order.action}: an earlier action still runs"
+        else:
+            run = self._repertoire.beside(action).run
+
+            def work() -> None:
+                found.append(_outcome(order, lambda: run(order, self._box), self._clock))
+
+            self._stuck = threading.Thread(target=work, name="beside", daemon=True)
+            self._stuck.start()
+            self._stuck.join(limit)
+            text = f"cannot {order.action}: it still runs after {limit:g} s"
+        outcome = found[0] if found else _failed(order, self._clock() - began, text)
+        self._post(ActionFinished(self._clock(), outcome))
 
 
 class Actor:
@@ -39,16 +109,14 @@ class Actor:
     def __init__(
         self,
         engine: EngineControl,
-        actions: Mapping[str, ActionSpec],
+        repertoire: Repertoire,
         post: Callable[[Event], None],
+        box: BoxControl,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
-        self._actions: dict[str, Action] = {name: spec.build() for name, spec in actions.items()}
-        self._limits = {name: spec.timeout for name, spec in actions.items()}
-        self._stuck: threading.Thread | None = None
-        self._post = post
-        self._clock = clock
+        self._engine, self._repertoire = engine, repertoire
+        self._post, self._clock = post, clock
+        self._beside = Beside(engine.name, repertoire, box, post, clock)
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"actor-{engine.name}", daemon=True)
         self._thread.start()
@@ -58,18 +126,10 @@ class Actor:
 
         What neither starts nor stops the engine is done beside: it never delays a restart.
         """
-        order = Order(
-            action=decision.action,
-            target=decision.target,
-            cause=decision.cause,
-            incident=decision.incident,
-            drain=decision.cause in _CALM,
-        )
-        if order.action in LIFE:
-            self._orders.put(order)
+        if decision.action in LIFE:
+            self._orders.put(_order(decision))
         else:
-            name = f"aside-{self._engine.name}"
-            threading.Thread(target=self._do_aside, args=(order,), name=name, daemon=True).start()
+            self._beside.submit(decision)
 
     def close(self) -> None:
         """Take no more orders; the one that runs is not waited for."""
@@ -77,49 +137,51 @@ class Actor:
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
-            began = self._clock()
-            self._post(ActionFinished(self._clock(), self._outcome(order, began, self._engine)))
+            self._post(ActionFinished(self._clock(), self._done(order)))
 
-    def _do_aside(self, order: Order) -> None:
-        """Give up on an action that does not end; while it lives no other is begun."""
-        began, limit = self._clock(), self._limits[order.action]
-        found: list[Outcome] = []
-        if self._stuck is not None and self._stuck.is_alive():
-            text = f"cannot {order.action}: an earlier action still runs"
-        else:
-            hands = _NoHands(self._engine.name)
+    def _done(self, order: Order) -> Outcome:
+        def work() -> None:
+            self._repertoire.of_engine(order.action).run(order, self._engine)
 
-            def work() -> None:
-                found.append(self._outcome(order, began, hands))
+        return _outcome(order, work, self._clock)
 
-            self._stuck = threading.Thread(target=work, name="aside", daemon=True)
-            self._stuck.start()
-            self._stuck.join(limit)
-            text = f"cannot {order.action}: it still runs after {limit:g} s"
-        outcome = found[0] if found else _failed(order, self._clock() - began, text)
-        self._post(ActionFinished(self._clock(), outcome))
 
-    def _outcome(self, order: Order, began: float, engine: EngineControl) -> Outcome:
-        ok, explanation, cause, unkillable = False, "", Cause.UNKNOWN, False
-        evidence: tuple[tuple[str, Value], ...] = ()
-        try:
-            self._actions[order.action].run(order, engine)
-            ok = True
-        except ActionError as error:
-            explanation, cause, unkillable = str(error), error.cause, error.unkillable
-            evidence = error.evidence
-        except Exception as error:  # noqa: BLE001 - a broken plug-in must not end the actor
-            explanation = f"cannot {order.action}: {type(error).__name__}: {error}"
-        return Outcome(
-            action=order.action,
-            target=order.target,
-            ok=ok,
-            took=self._clock() - began,
-            explanation=explanation,
-            cause=cause,
-            unkillable=unkillable,
-            evidence=evidence,
-        )
+def _order(decision: Decision, deadline: Seconds = 0.0) -> Order:
+    return Order(
+        action=decision.action,
+        target=decision.target,
+        cause=decision.cause,
+        incident=decision.incident,
+        drain=decision.cause in _CALM,
+        rule=decision.rule,
+        choice=decision.action.partition(_CHOICE)[2],
+        deadline=deadline,
+    )
+
+
+def _outcome(order: Order, work: Callable[[], str | None], clock: Callable[[], float]) -> Outcome:
+    """Do it, and say how it ended. What an action of ours says it has done explains a success."""
+    began = clock()
+    ok, explanation, cause, unkillable = False, "", Cause.UNKNOWN, False
+    evidence: tuple[tuple[str, Value], ...] = ()
+    try:
+        explanation = work() or ""
+        ok = True
+    except ActionError as error:
+        explanation, cause, unkillable = str(error), error.cause, error.unkillable
+        evidence = error.evidence
+    except Exception as error:  # noqa: BLE001 - a broken plug-in must not end the actor
+        explanation = f"cannot {order.action}: {type(error).__name__}: {error}"
+    return Outcome(
+        action=order.action,
+        target=order.target,
+        ok=ok,
+        took=clock() - began,
+        explanation=explanation,
+        cause=cause,
+        unkillable=unkillable,
+        evidence=evidence,
+    )
 
 
 def _failed(order: Order, took: float, text: str) -> Outcome:

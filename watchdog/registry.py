@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from watchdog.config import PlugIns
 from watchdog.contracts import ActionSpec, ProbeSpec, SampleSpec
 
 PROBE_GROUP = "vllm_watchdog.probes"
@@ -45,6 +46,14 @@ def probes() -> Mapping[str, ProbeSpec]:
 def actions() -> Mapping[str, ActionSpec]:
     """Every action by name, checked. Raises ``RegistryError``."""
     return in_package("actions", "ACTION", ActionSpec)
+
+
+def plug_ins() -> PlugIns:
+    """The settings types of all of them, to read a configuration with. Raises ``RegistryError``."""
+    return PlugIns(
+        {name: spec.settings for name, spec in probes().items()},
+        {name: spec.settings for name, spec in actions().items()},
+    )
 
 
 def in_package(package: str, attribute: str, kind: type[SpecT]) -> dict[str, SpecT]:

@@ -29,6 +29,9 @@ GIB = 1 << 30
 READY = 60.0
 NVML_PROBES = ("driver", "gpu", "gpu_processes", "xid")
 ENGINE = ("--", "vllm", "serve", "simulated/tiny")
+HOST_PROBES = ("clock", "conntrack", "disk", "files", "memory", "oom", "sockets", "tmpfs")
+UNSEEN = "".join(f"[probes.{name}]\nenabled = false\n" for name in HOST_PROBES)
+"""What ails the machine that the tests run on is its own affair."""
 
 
 @pytest.fixture
@@ -45,7 +48,8 @@ def nvml(tmp_path: Path) -> FakeNvml:
 def doctor(
     folder: Path, environment: Mapping[str, str], *words: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``vllm-watchdog doctor WORDS`` to its end, where no configuration lies about."""
+    """Run ``vllm-watchdog doctor WORDS`` to its end, with a configuration that sees GPUs alone."""
+    (folder / "watchdog.toml").write_text(UNSEEN)
     own = {key: value for key, value in os.environ.items() if not key.startswith("VLLM_WATCHDOG")}
     own |= {"PYTHONPATH": str(ROOT), "VLLM_WATCHDOG_STATE_DIR": str(folder / "state")}
     return subprocess.run(
@@ -129,7 +133,8 @@ def test_no_library_is_exit_3_and_says_so(tmp_path: Path) -> None:
 def test_a_hung_driver_is_given_up(tmp_path: Path, nvml: FakeNvml) -> None:
     """FACT (G8): it ends by the probes' timeout, and says that the driver does not respond."""
     file = tmp_path / "quick.toml"
-    file.write_text("".join(f'[probes.{name}]\ntimeout = "1s"\n' for name in NVML_PROBES))
+    short = "".join(f'[probes.{name}]\ntimeout = "1s"\n' for name in NVML_PROBES)
+    file.write_text(UNSEEN + short)
     nvml.do("hang")
     done = doctor(tmp_path, nvml.environment, "--config", str(file))
     assert (done.returncode, done.stderr) == (3, "")
@@ -273,7 +278,7 @@ def test_an_engine_that_the_driver_is_too_old_for_is_found_at_once() -> None:
     """FACT (G12): probes see command and environment of engines; no rule waits for its time."""
     specs = {"driver": spec("driver", TooOld), "blind": spec("blind", Blind)}
     kinds = {name: one.settings for name, one in specs.items()}
-    config = configuration.load(None, kinds, ENGINE[1:])
+    config = configuration.load(None, configuration.PlugIns(kinds), ENGINE[1:])
     seen = look(config, specs, DEFAULT_RULES, {})
     assert [finding.rule for _, finding in firing(seen.snapshot.state)] == ["engine-driver-too-old"]
     assert [(one.probe, one.error) for one in seen.unread] == [("blind", "cannot read anything")]

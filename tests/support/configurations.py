@@ -149,8 +149,7 @@ def document(tree: dict[str, Any]) -> str:
 
 def accepted(path: Path) -> tuple[Config, tuple[Rule, ...]]:
     """What the daemon makes of a file. Raises ConfigError, RuleError."""
-    kinds = {name: spec.settings for name, spec in registry.probes().items()}
-    config = load(path, kinds)
+    config = load(path, registry.plug_ins())
     return config, _built(config.rule, config.file)
 
 

@@ -278,10 +278,12 @@ class Story:
         cause: Cause = Cause.UNKNOWN,
         unkillable: bool = False,
         name: str = NAME,
+        about: Subject | None = None,
     ) -> Step:
-        """``action`` ended."""
+        """``action`` ended; ``about`` what that is no engine."""
         told = "" if ok else f"cannot {action}"
-        outcome = Outcome(action, engine_subject(name), ok, 0.1, told, cause, unkillable)
+        target = about or engine_subject(name)
+        outcome = Outcome(action, target, ok, 0.1, told, cause, unkillable)
         return self._told(ActionFinished(at, outcome))
 
     def serve(self, at: Seconds, generation: str = GENERATION, name: str = NAME) -> Story:

@@ -69,6 +69,7 @@ class Engines:
 
     targets: tuple[Target, ...] = field(default_factory=lambda: engines("main"))
     owners: Mapping[int, Owned] = field(default_factory=dict)
+    state_dir: str = ""
 
     def engines(self) -> tuple[EngineTarget, ...]:
         """As given."""

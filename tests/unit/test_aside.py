@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.support.acting import Box, repertoire, spec
 from tests.support.core import NAME, reading, rule, serving
 from tests.support.rules import DEFAULT_RULES, when
-from watchdog.contracts import Action, ActionSpec, EngineControl, Order
+from watchdog.contracts import ActionSpec, BoxControl, EngineControl, Order
 from watchdog.core.model import (
     ActionFinished,
     Cause,
@@ -90,26 +91,25 @@ class Engine:
 
 
 class Does:
-    """An action that calls what it was given."""
+    """An action beside that calls what it was given."""
 
-    def __init__(self, what: Callable[[EngineControl], object]) -> None:
+    def __init__(self, what: Callable[[Order, BoxControl], str]) -> None:
         self._what = what
 
-    def run(self, order: Order, engine: EngineControl) -> None:  # noqa: ARG002 - the contract
+    def run(self, order: Order, box: BoxControl) -> str:
         """Call it."""
-        self._what(engine)
+        return self._what(order, box)
+
+
+class Starts:
+    """An action that starts the engine."""
+
+    def run(self, order: Order, engine: EngineControl) -> None:
+        """Start it."""
+        engine.start(order.cause)
 
 
 Hands = tuple[Actor, Engine, "queue.SimpleQueue[Event]"]
-
-
-def spec(name: str, what: Callable[[EngineControl], object], timeout: float = 60.0) -> ActionSpec:
-    """An action of that name that does it."""
-
-    def build() -> Action:
-        return Does(what)
-
-    return ActionSpec(name, "", build, timeout=timeout)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def hands(*specs: ActionSpec) -> Iterator[Hands]:
     """A real actor with real threads."""
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
     engine = Engine()
-    actor = Actor(engine, {one.name: one for one in specs}, posted.put)
+    actor = Actor(engine, repertoire(*specs), posted.put, Box())
     try:
         yield actor, engine, posted
     finally:
@@ -139,8 +139,8 @@ def ended(posted: queue.SimpleQueue[Event]) -> ActionFinished:
 def test_a_restart_overtakes_what_hangs_beside_it() -> None:
     """FACT: each has a thread of its own."""
     gate = threading.Event()
-    hangs = spec("dump", lambda _: gate.wait(30))
-    restarts = spec("restart_engine", lambda engine: engine.start(Cause.RULE))
+    hangs = spec("dump", Does(lambda *_: str(gate.wait(30))))
+    restarts = spec("restart_engine", Starts())
     with hands(hangs, restarts) as (actor, engine, posted):
         order(actor, "dump")
         order(actor, "restart_engine")
@@ -153,7 +153,7 @@ def test_a_restart_overtakes_what_hangs_beside_it() -> None:
 def test_what_does_not_end_is_given_up_after_its_time() -> None:
     """FACT: the outcome says so, and while it lives no other is begun."""
     gate = threading.Event()
-    hangs = spec("dump", lambda _: gate.wait(30), timeout=0.05)
+    hangs = spec("dump", Does(lambda *_: str(gate.wait(30))), timeout=0.05)
     with hands(hangs) as (actor, _, posted):
         order(actor, "dump")
         first = ended(posted).outcome
@@ -167,17 +167,15 @@ def test_what_does_not_end_is_given_up_after_its_time() -> None:
     )
 
 
-def test_what_is_done_beside_has_no_hands() -> None:
-    """FACT: it can neither stop nor start the engine, and learns it by an error."""
-    stops = spec("dump", lambda engine: engine.stop(drain=False, cause=Cause.RULE))
-    starts = spec("poke", lambda engine: engine.start(Cause.RULE))
-    with hands(stops, starts) as (actor, engine, posted):
-        words = []
-        for action in ("dump", "poke"):
-            order(actor, action)
-            words.append(ended(posted).outcome.explanation)
+def test_what_is_done_beside_has_the_box() -> None:
+    """FACT: it learns what its rule has chosen, and says what it did."""
+
+    def poke(order: Order, box: BoxControl) -> str:
+        return f"{order.choice} of {order.rule}: {box.run([order.action], {}, 1.0)}"
+
+    with hands(spec("poke", Does(poke))) as (actor, engine, posted):
+        order(actor, "poke:eye")
+        outcome = ended(posted).outcome
     assert not engine.touched
-    assert words == [
-        "cannot stop the engine: only stop_engine and restart_engine may",
-        "cannot start the engine: only start_engine and restart_engine may",
-    ]
+    assert (outcome.action, outcome.ok) == ("poke:eye", True)
+    assert outcome.explanation == "eye of mine: ran"

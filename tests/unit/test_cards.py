@@ -216,14 +216,15 @@ def test_an_xid_restarts_nobody() -> None:
     assert story.engine.verdict is Verdict.READY
 
 
-def test_memory_that_others_hold_costs_no_budget() -> None:
+@pytest.mark.parametrize("cause", [Cause.GPU_MEMORY_SHORT, Cause.PORT_IN_USE])
+def test_what_others_hold_costs_no_budget(cause: Cause) -> None:
     """FACT (G2): a start that the gate refuses for hours is tried again and again, ever slower."""
     story = serving()
     story.exited(10.0)
     for _ in range(50):
         assert story.engine.in_flight == "restart_engine"
         at = story.acts[-1].at
-        story.finished(at + 1.0, "restart_engine", ok=False, cause=Cause.GPU_MEMORY_SHORT)
+        story.finished(at + 1.0, "restart_engine", ok=False, cause=cause)
         assert story.engine.retry_at is not None
         assert story.engine.retry_at - at <= 1.0 + 1.1 * story.settings.backoff_max
         story.tick(story.engine.retry_at)
@@ -238,7 +239,7 @@ def test_a_start_that_fails_by_itself_costs_budget() -> None:
     story.exited(10.0)
     while story.engine.in_flight:
         at = story.acts[-1].at
-        story.finished(at + 1.0, "restart_engine", ok=False, cause=Cause.PORT_IN_USE)
+        story.finished(at + 1.0, "restart_engine", ok=False, cause=Cause.PRE_START_FAILED)
         if story.engine.retry_at is not None:
             story.tick(story.engine.retry_at)
     assert story.engine.history.breaker_open

@@ -10,6 +10,7 @@ import pytest
 from watchdog.config import (
     Config,
     ConfigError,
+    PlugIns,
     find,
     listen_address,
     load,
@@ -28,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
 
 
-PROBES = {"gpu": Settings}
+KNOWN = PlugIns({"gpu": Settings}, {"call": Settings})
 ENGINE = '[engine.main]\ncommand = ["vllm", "serve", "m"]\n'
 COMMAND = ("vllm", "serve", "m", "--port", "9000")
 
@@ -42,7 +43,7 @@ def loaded(tmp_path: Path) -> Loader:
     def of(text: str, command: tuple[str, ...] = ()) -> Config:
         path = tmp_path / "watchdog.toml"
         path.write_text(text)
-        return load(path, PROBES, command)
+        return load(path, KNOWN, command)
 
     return of
 
@@ -99,11 +100,11 @@ url = "http://127.0.0.1:9093"
 
 def test_defaults_without_a_file() -> None:
     """No file is a configuration too; a command makes its engine ``main``."""
-    config = load(None, PROBES, COMMAND)
+    config = load(None, KNOWN, COMMAND)
     assert list(config.engine) == ["main"]
     assert config.engine["main"].log_file == "engine-main.log"
     assert config.probes["gpu"].settings == Settings()
-    assert load(None, PROBES).engine == {}
+    assert load(None, KNOWN).engine == {}
 
 
 def test_a_command_replaces_only_the_command(loaded: Loader) -> None:
@@ -281,14 +282,14 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         (latin, "line 2: expected UTF-8"),
     ]:
         with pytest.raises(ConfigError) as caught:
-            load(path, PROBES)
+            load(path, KNOWN)
         assert caught.value.lines == (f"{path}: {words}",)
 
 
 def test_a_file_with_a_hostile_name_is_one_line(tmp_path: Path) -> None:
     """Control characters of the name are not obeyed by whoever reads the error."""
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path / "a\n\x1b[31m", PROBES)
+        load(tmp_path / "a\n\x1b[31m", KNOWN)
     assert caught.value.lines == (f"{tmp_path}/a  [31m: cannot be read: no such file or directory",)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from watchdog import registry
-from watchdog.config import ConfigError, load
+from watchdog.config import ConfigError, PlugIns, load
 from watchdog.config.settings import RuleConfig
 from watchdog.core.model import SubjectKind
 from watchdog.rules import RuleError, build_rules
@@ -22,7 +22,7 @@ DOTS = "." * 600
 def test_dots_are_counted_in_keys_only(tmp_path: Path, text: str) -> None:
     """FACT: a comment or a text may have as many as it likes."""
     (tmp_path / "dots.toml").write_text(text)
-    assert load(tmp_path / "dots.toml", {}).watchdog.log in {"-", DOTS}
+    assert load(tmp_path / "dots.toml", PlugIns({})).watchdog.log in {"-", DOTS}
 
 
 @pytest.mark.parametrize("text", ["a.{} = 1", "[a.{}]", "x = {{ a.{} = 1 }}", "x.y = 1\nz.{} = 2"])
@@ -30,13 +30,13 @@ def test_a_key_of_many_parts_is_refused_before_it_is_parsed(tmp_path: Path, text
     """FACT: wherever a dotted key stands, its length is told with its line."""
     (tmp_path / "dots.toml").write_text(text.format(".".join("a" * 600)))
     with pytest.raises(ConfigError, match="expected at most 500 dots in a key"):
-        load(tmp_path / "dots.toml", {})
+        load(tmp_path / "dots.toml", PlugIns({}))
 
 
 def test_a_mark_at_the_beginning_is_no_mistake(tmp_path: Path) -> None:
     """FACT: a file that begins with a byte order mark is read as if it did not."""
     (tmp_path / "marked.toml").write_text('[watchdog]\nmode = "observe"\n', encoding="utf-8-sig")
-    assert load(tmp_path / "marked.toml", {}).watchdog.mode.value == "observe"
+    assert load(tmp_path / "marked.toml", PlugIns({})).watchdog.mode.value == "observe"
 
 
 def test_a_thousand_mistakes_in_rules_are_not_a_thousand_lines() -> None:
@@ -68,5 +68,5 @@ def test_what_cannot_reload_an_nginx_is_refused(tmp_path: Path, line: str, said:
     file = 'upstream_file = "up.conf"\n' if line.startswith("reload") else ""
     (tmp_path / "n.toml").write_text(f"[nginx]\n{file}{line}\n")
     with pytest.raises(ConfigError) as refused:
-        load(tmp_path / "n.toml", {})
+        load(tmp_path / "n.toml", PlugIns({}))
     assert refused.value.lines == (f"{tmp_path / 'n.toml'}: {said}",)

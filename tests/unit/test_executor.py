@@ -6,7 +6,8 @@ import queue
 
 import pytest
 
-from watchdog.contracts import Action, ActionError, ActionSpec, EngineControl, Order
+from tests.support.acting import Box, repertoire, spec
+from watchdog.contracts import ActionError, EngineControl, Order
 from watchdog.core.model import ActionFinished, Cause, Decision, Event, engine_subject
 from watchdog.executor import Actor
 
@@ -38,13 +39,10 @@ class Fails:
 def carried_out(error: Exception | None) -> ActionFinished:
     """What the actor reports of one order."""
     posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
-
-    def build() -> Action:
-        return Fails(error)
-
-    actor = Actor(Engine(), {"act": ActionSpec("act", "", build)}, posted.put)
+    actions = repertoire(spec("stop_engine", Fails(error)))
+    actor = Actor(Engine(), actions, posted.put, Box())
     try:
-        actor.submit(Decision(1.0, "rule", engine_subject("main"), "act", Cause.CRASH))
+        actor.submit(Decision(1.0, "rule", engine_subject("main"), "stop_engine", Cause.CRASH))
         finished = posted.get(timeout=10)
     finally:
         actor.close()
@@ -70,4 +68,4 @@ def test_a_bug_in_an_action_is_a_failure_in_one_line() -> None:
     """The actor lives on and says which action failed and how."""
     outcome = carried_out(KeyError("no such thing")).outcome
     assert not outcome.ok
-    assert outcome.explanation == "cannot act: KeyError: 'no such thing'"
+    assert outcome.explanation == "cannot stop_engine: KeyError: 'no such thing'"

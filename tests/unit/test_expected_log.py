@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.core import GENERATION, NAME, Story, http, metrics, process, reading
+from watchdog.core import reload, rule_set
 from watchdog.core.model import Cause, EngineSpawned, ProcessState, Reading, Verdict
+from watchdog.core.reload import NewOrder
 from watchdog.core.state import EngineSettings, EngineState, State, Vitals
 from watchdog.core.verdict import is_first_ready, judge
 
@@ -150,3 +152,30 @@ def test_what_a_log_has_shown_it_has_shown() -> None:
     assert story.engine.vitals.expected_missing == ""
     story = started().read(reading("engine_log", 1.0, ("expected_missing", ""), generation="0b"))
     assert story.engine.vitals.expected_missing is None
+
+
+def expecting_more(story: Story, at: float) -> Story:
+    """A reload at ``at`` that changes what is expected of the log."""
+    rules = rule_set.of(story.rule_set)
+    engine = replace(story.engine.settings, expects_log=True)
+    order = NewOrder((rules, rules), (engine,), {}, story.state.mode, reread=frozenset({NAME}))
+    story.state, _ = reload.reloaded(story.state, at, order)
+    return story
+
+
+def test_what_was_found_before_a_reload_is_no_proof_of_what_it_expects() -> None:
+    """FACT: the log is read anew, also for a look that was under way when the file changed."""
+    story = expecting_more(started(expects=False).read(log(1.0, "")), 2.0)
+    assert (story.engine.vitals.expected_missing, story.engine.vitals.expected_at) == (None, 2.0)
+    story.read(replace(log(2.5, ""), took=1.0))
+    assert answering(story, 3.0).engine.reasons == ("its log has not been read yet",)
+    assert story.read(log(3.5)).engine.reasons == (REASON,)
+    assert story.read(log(4.0, "")).engine.process is ProcessState.RUNNING
+
+
+def test_a_reload_alone_ends_no_start() -> None:
+    """FACT: an answer of long ago and a new pattern are no failure before the log was read."""
+    story = answering(started().read(log(1.0)), 2.0)
+    expecting_more(story, TIMEOUT + 1.0).read(process(TIMEOUT + 1.5, log_bytes=200))
+    story.tick(TIMEOUT + 2.5)
+    assert story.engine.verdict is Verdict.STARTING

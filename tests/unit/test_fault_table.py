@@ -12,7 +12,7 @@ ROWS = {
     *(f"H{number}" for number in range(1, 16)),
     *(f"W{number}" for number in range(1, 11)),
 }
-ON_VLLM = {"D1", "D2", "D3", "D4", "D7", "H1", "H2", "H3", "H11", "H14", "W1"}
+ON_VLLM = {"D1", "D2", "D3", "D4", "D7", "H1", "H2", "H3", "H8", "H11", "H12", "H14", "W1"}
 """Rows that the real engine can show on a CPU."""
 PLACE = re.compile(r"`((?:unit|laws|process|e2e|gpu|perf)/\w+\.py)(?:::(\w+))?`")
 
@@ -52,7 +52,7 @@ def test_the_tests_exist() -> None:
 def test_no_test_of_the_faults_is_forgotten() -> None:
     """FACT: each test that is named after a row is in the table."""
     named = {function for proofs in table().values() for _, function in proofs}
-    files = [*TESTS.glob("process/test_faults_*.py"), *TESTS.glob("e2e/test_real_faults.py")]
+    files = [*TESTS.glob("process/test_faults_*.py"), *TESTS.glob("e2e/test_real_*.py")]
     there = {
         name
         for f in files

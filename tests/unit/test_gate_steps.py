@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
+from tests.support.acting import Box, repertoire, spec
 from tests.support.simulated import until
-from watchdog.contracts import ActionError, ActionSpec, EngineControl, Order, Owner
+from watchdog.contracts import ActionError, EngineControl, Order, Owner
 from watchdog.core.model import ActionFinished, Cause, Decision, Event, engine_subject
 from watchdog.daemon.waits import Waits
 from watchdog.executor import Actor
@@ -64,9 +65,7 @@ def test_an_outcome_has_the_verdict() -> None:
     """FACT: what a gate says reaches the core as the evidence of the action's outcome."""
     events: list[Event] = []
     control = cast("EngineControl", SimpleNamespace(name="main"))
-    actor = Actor(
-        control, {"start_engine": ActionSpec("start_engine", "", Refusing)}, events.append
-    )
+    actor = Actor(control, repertoire(spec("start_engine", Refusing())), events.append, Box())
     target = engine_subject("main")
     actor.submit(Decision(0.0, "operator", target, "start_engine", Cause.OPERATOR))
     (event,) = until(lambda: events)

@@ -43,6 +43,7 @@ def test_a_loop_whose_steps_fail_does_not_turn() -> None:
         settings=PolicySettings(),
         inbox=inbox,
         actors={},
+        beside=Hands([]),  # type: ignore[arg-type]  # all that the loop asks of one
         watchers=(),
         on_signal=lambda _: None,
         on_error=failed,
@@ -89,6 +90,7 @@ def test_an_act_is_remembered_before_it_is_done(*, works: bool) -> None:
         settings=PolicySettings(),
         inbox=Inbox(),
         actors={NAME: Hands(notes)},  # type: ignore[dict-item]  # all that the loop asks of one
+        beside=Hands([]),  # type: ignore[arg-type]
         watchers=(),
         on_signal=lambda _: None,
         on_error=lambda _, error: errors.append(error),

@@ -13,7 +13,7 @@ from tests.support.core import engine, reading
 from tests.support.models import FIRST, SECOND, folder, shard, snapshot, weights
 from tests.support.simulated import until
 from watchdog.config import ModelChange
-from watchdog.contracts import FirstGood
+from watchdog.contracts import ActionError, FirstGood
 from watchdog.core.model import (
     Cause,
     Decision,
@@ -27,7 +27,7 @@ from watchdog.core.model import (
 from watchdog.core.state import State, Step
 from watchdog.daemon.model_watch import ModelWatch
 from watchdog.store import Store
-from watchdog.supervisor.gate import Refusal
+from watchdog.supervisor.gate import GateStep, Refusal, pass_gate
 from watchdog.supervisor.spawn import Launch
 
 OLD_SIZE, NEW_SIZE = 5_000_000_000, 4_000_000_000
@@ -160,6 +160,18 @@ def test_other_weights_refuse_an_automatic_start(life: Life) -> None:
     assert life.start() is None
 
 
+def test_weights_that_are_replaced_while_a_start_waits_refuse_it(life: Life) -> None:
+    """FACT: after a long wait for a turn the files are looked at once more."""
+    life.start()
+
+    def turn() -> None:
+        replace_weights(life)
+
+    steps = [life.watch.step(life.launch), GateStep("turn", turn)]
+    with pytest.raises(ActionError, match="its model is not what it served before"):
+        pass_gate(steps, old=-1.0)
+
+
 def test_the_first_start_of_a_watchdog_is_nobodys_word(life: Life) -> None:
     """FACT: after a reboot the engine is started with the operator's cause and without his word."""
     life.start()
@@ -225,7 +237,8 @@ def test_an_accepted_start_that_fails_stays_accepted(life: Life) -> None:
     life.start()
     replace_weights(life)
     life.order("operator")
-    assert life.gate() is None
+    assert [life.gate(), life.gate()] == [None, None]  # once more after a wait
+    assert [event for event, _ in life.lines] == ["model.accepted"]
     life.again()
     life.order()
     assert life.gate() is None

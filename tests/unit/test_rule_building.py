@@ -23,13 +23,20 @@ NEW = RuleConfig(
 )
 
 
-def _no_action() -> Action:
+def _no_action(_: object) -> Action:
     raise AssertionError("an action that is only declared was built")
 
 
 ACTIONS = {
     **registry.actions(),
-    "reset_gpu": ActionSpec("reset_gpu", "reset it", _no_action, SubjectKind.GPU),
+    "reset_gpu": ActionSpec("reset_gpu", "reset it", _no_action, frozenset({SubjectKind.GPU})),
+    "call": ActionSpec(
+        "call",
+        "call somebody",
+        _no_action,
+        frozenset({SubjectKind.GPU, SubjectKind.HOST}),
+        choices=lambda _: ("me", "you"),
+    ),
 }
 
 
@@ -159,8 +166,29 @@ def test_a_new_rule_can_have_everything() -> None:
             changed(actions=("reset",)),
             (
                 'rule.gpu-warm.actions: unknown action "reset",'
-                " expected one of reset_gpu, restart_engine, start_engine, stop_engine"
+                f" expected one of {', '.join(sorted(ACTIONS))}"
             ),
+        ),
+        (
+            changed(actions=("reset_gpu:now",)),
+            (
+                'rule.gpu-warm.actions: unknown action "reset_gpu:now",'
+                f" expected one of {', '.join(sorted(ACTIONS))}"
+            ),
+        ),
+        *(
+            (
+                changed(actions=(name,)),
+                (
+                    "rule.gpu-warm.actions: expected call:NAME,"
+                    " with a name of [actions.call]: me, you"
+                ),
+            )
+            for name in ("call", "call:", "call:them")
+        ),
+        (
+            changed(fix="cool {gpu.uuid} down"),
+            "rule.gpu-warm.fix: expected {gpu.uuid} to stand in the evidence too",
         ),
         (
             changed(actions=("reset_gpu", "stop_engine")),

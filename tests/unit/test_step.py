@@ -110,9 +110,9 @@ def test_a_crash_while_the_action_is_in_flight_waits_for_its_end() -> None:
 
 
 def test_a_failed_start_is_retried_after_its_backoff() -> None:
-    """A gate that refuses is a failed start: it waits, and is charged as a boot."""
+    """A hook that fails is a failed start: it waits, and is charged as a boot."""
     story = restarting(10.0)
-    story.finished(11.0, "restart_engine", ok=False, cause=Cause.PORT_IN_USE)
+    story.finished(11.0, "restart_engine", ok=False, cause=Cause.PRE_START_FAILED)
     assert (story.engine.process, story.engine.verdict) == (ProcessState.BACKOFF, Verdict.DEAD)
     story.tick(11.9)
     assert len(story.acts) == 1

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.acting import Box, repertoire, spec
 from tests.support.core import GENERATION, NAME, Story, metrics, process, reading, rule, serving
 from tests.support.rules import DEFAULT_RULES, when
-from watchdog.contracts import Action, ActionSpec, EngineControl, Order
+from watchdog.contracts import EngineControl, Order
 from watchdog.core.model import (
     Cause,
     Decision,
@@ -74,11 +75,7 @@ class Kept:
 def order_of(decision: Decision) -> Order:
     """What the engine's hands are told to do."""
     kept, done = Kept(), queue.SimpleQueue[Event]()
-
-    def build() -> Action:
-        return kept
-
-    actor = Actor(Engine(), {decision.action: ActionSpec(decision.action, "", build)}, done.put)
+    actor = Actor(Engine(), repertoire(spec(decision.action, kept)), done.put, Box())
     try:
         actor.submit(decision)
         done.get(timeout=10)

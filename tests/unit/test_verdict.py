@@ -232,6 +232,27 @@ def test_a_completion_overtaken_by_tokens_is_no_stall() -> None:
     assert not story.acts
 
 
+def test_answers_without_an_end_are_dead_after_a_minute() -> None:
+    """FACT (H7): neither /health nor a completion ever ends: degraded for a minute, then dead."""
+    story = serving()
+    for at in range(50, 111, 10):
+        story.read(process(float(at)), http(float(at), "error", canary="failed"))
+        if at == 100:
+            assert story.engine.verdict is Verdict.DEGRADED
+            assert story.engine.reasons == ("the completion got no whole answer",)
+    assert story.engine.reasons == ("every completion has failed for 60 s",)
+    assert [act.action for act in story.acts] == ["restart_engine"]
+
+
+def test_a_health_without_an_end_does_not_outweigh_tokens() -> None:
+    """FACT (H7): while tokens come it serves, whatever /health is."""
+    story = serving()
+    for at in range(50, 300, 10):
+        story.read(process(float(at)), http(float(at), "error", canary="ok", status=200))
+    assert story.engine.verdict is Verdict.READY
+    assert story.acts == []
+
+
 def test_tokens_break_a_row_of_failed_completions() -> None:
     """Two failed completions with hours of tokens between them are not a minute of failures."""
     story = serving().read(http(10.0, canary="failed", status=500))

@@ -67,13 +67,14 @@ def check(
 
 def load(path: Path | None, command: tuple[str, ...]) -> Config:
     """The effective configuration. Raises ConfigError."""
-    kinds = {name: spec.settings for name, spec in registry.probes().items()}
-    return configuration.load(configuration.find(path, os.environ), kinds, command)
+    return configuration.load(configuration.find(path, os.environ), registry.plug_ins(), command)
 
 
 def built(config: Config) -> tuple[Rule, ...]:
     """The effective rules. Raises RuleError."""
-    return build_rules(config.rule, registry.probes(), registry.actions(), config.file)
+    return build_rules(
+        config.rule, registry.probes(), registry.actions(), config.file, config.actions
+    )
 
 
 @contextmanager

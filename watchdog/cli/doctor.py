@@ -1,4 +1,4 @@
-"""``doctor``: what is wrong with this box, and where it is written how to fix it."""
+"""``doctor``: what is wrong with this box, what fixes it, and where more of that is written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def doctor(
     state_dir: Path | None,
     as_json: bool,  # noqa: FBT001 - click calls by name
 ) -> None:
-    """Look at GPUs and driver once, and say what is wrong with this box.
+    """Look at GPUs, driver and host once, and say what is wrong and what fixes it.
 
     With COMMAND or a configuration also whether the driver can run its engines. Needs no daemon.
     Exit code 0 healthy, 1 warning, 2 critical (or usage error), 3 something could not be read.
@@ -50,7 +50,7 @@ def doctor(
     with refusing():
         effective = load(config, command)
         rules = built(effective)
-    seen = look(effective, registry.probes(), rules, _running(state_dir))
+    seen = look(effective, registry.probes(), rules, running(state_dir))
     click.echo(json.dumps(body(seen)) if as_json else render(seen))
     sys.exit(exit_code(seen))
 
@@ -64,7 +64,7 @@ class _Status(msgspec.Struct, frozen=True):
     engines: tuple[_Engine, ...]
 
 
-def _running(state_dir: Path | None) -> Mapping[str, Sequence[int]]:
+def running(state_dir: Path | None) -> Mapping[str, Sequence[int]]:
     """The processes of each engine as a daemon tells; none where no daemon answers."""
     import httpx
 
@@ -118,6 +118,8 @@ def _finding(finding: Finding, state: State) -> Iterator[str]:
     yield f"  {finding.summary}"
     for name, value in finding.evidence:
         yield f"  {name} = {_told(value)}"
+    if finding.fix:
+        yield f"  fix: {finding.fix}"
     if finding.runbook:
         yield f"  what to do: docs/runbooks/{finding.runbook}.md"
     yield ""

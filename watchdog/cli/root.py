@@ -24,6 +24,7 @@ COMMANDS = {
     "resume": "control",
     "reset-breaker": "control",
     "reload": "control",
+    "sweep": "sweep",
     "replay": "replay",
     "rules": "rules",
     "probes": "probes",

@@ -50,6 +50,7 @@ def render(found: dict[str, Any]) -> str:
     lines += ["", "FINDINGS" if found["findings"] else "no findings"]
     for finding in found["findings"]:
         lines.append(f"  {finding['severity']:<9} {finding['rule']} on {finding['subject']}")
+        lines += [f"            fix: {finding['fix']}"] if finding.get("fix") else []
     for incident in found["incidents"][:_SHOWN]:
         end = incident["outcome"] or "open"
         lines.append(f"{incident['id']}  {incident['opened']}  {incident['rule']}  {end}")

@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath
+from urllib.parse import urlsplit
 
 from watchdog.command_line import CommandError, EngineCommand, connect_host, describe
 from watchdog.config.reading import join, shown
-from watchdog.config.settings import BudgetSettings, Config, EngineConfig, PolicyConfig
+from watchdog.config.settings import BudgetSettings, Config, EngineConfig, NotifyKind, PolicyConfig
 from watchdog.core.policy import backoff
 
 ENGINE_NAME = "[a-z0-9][a-z0-9_-]{0,62}"
@@ -24,6 +25,10 @@ _OURS = frozenset({"lock", "control.sock", "recording", "nginx-reload.log", "."}
 _PART = re.compile(r"\.(?:[1-9]|part)$")
 """What rotation adds to the name of a log."""
 _LOG_PROBE = "engine_log"
+MOST_RECEIVERS = 16
+"""Each has a thread."""
+_FRAMING = frozenset({"connection", "content-length", "host", "transfer-encoding"})
+"""Headers that say where an exchange begins and ends."""
 
 _VARIABLE = re.compile(r"[^=\0]+")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
@@ -45,9 +50,7 @@ def faults(config: Config) -> Iterator[str]:
     yield from _nginx(config)
     names = Counter(rule.name for rule in config.rule)
     yield from (f"rule: expected one table named {n}, got {c}" for n, c in names.items() if c > 1)
-    for name, target in config.notify.items():
-        if not re.fullmatch(r"https?://[^\s/]+\S*", target.url):
-            yield f"{join('notify', name)}.url: expected http://HOST or https://HOST"
+    yield from _notify(config)
 
 
 def default_log_file(engine: str) -> str:
@@ -148,6 +151,34 @@ def _nginx(config: Config) -> Iterator[str]:
         yield "nginx.upstream_file: expected a file"
     if settings.reload:
         yield from _command("nginx.reload", settings.reload)
+
+
+def _notify(config: Config) -> Iterator[str]:
+    if len(config.notify) > MOST_RECEIVERS:
+        yield f"notify: expected at most {MOST_RECEIVERS} receivers, got {len(config.notify)}"
+    for name, target in config.notify.items():
+        path = join("notify", name)
+        if not re.fullmatch(ENGINE_NAME, name):
+            yield f"{path}: expected a name of a-z, 0-9, _ and -, at most 63"
+        if not _is_url(target.url):
+            yield f"{path}.url: expected http://HOST or https://HOST"
+        if target.kind_of(name) is None:
+            known = " or ".join(f'"{kind.value}"' for kind in NotifyKind)
+            yield f"{path}.kind: expected {known}, as the name is neither"
+        for header in target.headers:
+            if header.lower() in _FRAMING:
+                yield f"{join(f'{path}.headers', header)}: expected another header than that"
+
+
+def _is_url(url: str) -> bool:
+    """Whether it names a host to speak HTTP to, in characters that a request can hold."""
+    if not re.fullmatch(r"https?://[!-~]+", url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_name(gpu: str) -> bool:

@@ -53,6 +53,11 @@ def is_list_of_tables(kind: Any) -> bool:  # noqa: ANN401
     return get_origin(kind) is tuple and is_table(get_args(kind)[0])
 
 
+def is_table_of_tables(kind: Any) -> bool:  # noqa: ANN401
+    """Whether ``kind`` maps names to a settings type."""
+    return get_origin(kind) is dict and is_table(get_args(kind)[1])
+
+
 def choices(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
     """The values of a closed set of texts; empty for everything else."""
     closed = isinstance(kind, type) and issubclass(kind, StrEnum)
@@ -80,7 +85,7 @@ def _plain_words(kind: Any) -> str:  # noqa: ANN401
         case origin if origin is tuple:
             return f"a list of {_plural(inner[0])}"
         case origin if origin is dict:
-            return f"a table of {_plural(inner[1])}"
+            return f"a table of {'tables' if is_table(inner[1]) else _plural(inner[1])}"
         case _:
             return _WORDS.get(kind, "another kind of value")
 

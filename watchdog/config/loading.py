@@ -16,7 +16,13 @@ from msgspec import Struct
 from watchdog.config import judgement
 from watchdog.config.kinds import without_none
 from watchdog.config.reading import UNUSABLE, Reader, join, one_line
-from watchdog.config.settings import Config, EngineConfig, ProbeConfig, default_probes
+from watchdog.config.settings import (
+    Config,
+    EngineConfig,
+    PlugIns,
+    ProbeConfig,
+    default_probes,
+)
 
 SIZE_LIMIT = 1 << 20
 """Bytes. A configuration is a few kB; this is somebody's log or a device."""
@@ -42,19 +48,19 @@ class ConfigError(Exception):
 
 def load(
     path: Path | None,
-    probe_settings: Mapping[str, type[Struct]],
+    plug_ins: PlugIns,
     command: Sequence[str] = (),
 ) -> Config:
     """The configuration in ``path``, or the built-in one for None. Raises ConfigError.
 
-    ``probe_settings`` maps each known probe to its settings type. ``command``, when not empty,
-    replaces that of the engine ``main`` before anything is judged. There may be no engine at all.
+    ``command``, when not empty, replaces that of the engine ``main`` before anything is judged.
+    There may be no engine at all.
     """
     if path is None:
-        return with_command(Config(probes=default_probes(probe_settings)), command)
+        return with_command(_plain(plug_ins), command)
     file = one_line(str(path))
     reader = Reader()
-    config = _read(reader, _parse(file, _text(file, path)), probe_settings)
+    config = _read(reader, _parse(file, _text(file, path)), plug_ins)
     config = msgspec.structs.replace(config, file=file)
     config = _replaced(config, command) if command else config
     _raise(file, [*reader.errors, *_not_implied(judgement.faults(config), reader.errors)])
@@ -151,9 +157,12 @@ def _parse(file: str, text: str) -> dict[str, Any]:
         raise ConfigError([f"{file}: line {line}: {words[:1].lower()}{words[1:]}"]) from None
 
 
-def _read(
-    reader: Reader, raw: dict[str, Any], probe_settings: Mapping[str, type[Struct]]
-) -> Config:
+def _plain(plug_ins: PlugIns) -> Config:
+    """With nothing configured."""
+    return Config(probes=default_probes(plug_ins.probes), actions=plug_ins.default_actions())
+
+
+def _read(reader: Reader, raw: dict[str, Any], plug_ins: PlugIns) -> Config:
     """What could be read; where something could not, the default, and its error in ``reader``."""
     values: dict[str, Any] = {}
     kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
@@ -166,7 +175,9 @@ def _read(
             case "rule":
                 values[key] = reader.structs(kinds[key].__args__[0], value, key)
             case "probes":
-                values[key] = _probes(reader, value, probe_settings)
+                values[key] = _probes(reader, value, plug_ins.probes)
+            case "actions":
+                values[key] = _actions(reader, value, plug_ins)
             case _:
                 reader.unknown(join("", key), key, [name for name in kinds if name != "file"])
     values = {key: value for key, value in values.items() if value is not UNUSABLE}
@@ -174,7 +185,7 @@ def _read(
         name: engine if engine.log_file else _with_log_file(name, engine)
         for name, engine in values.get("engine", {}).items()
     }
-    return Config(**{"probes": default_probes(probe_settings), **values})
+    return msgspec.structs.replace(_plain(plug_ins), **values)
 
 
 def _with_log_file(name: str, engine: EngineConfig) -> EngineConfig:
@@ -197,6 +208,22 @@ def _probes(
         else:
             probes[name] = _probe(reader, table, path, probe_settings[name])
     return probes
+
+
+def _actions(reader: Reader, raw: object, plug_ins: PlugIns) -> dict[str, Any]:
+    actions = plug_ins.default_actions()
+    if not isinstance(raw, dict):
+        reader.no_table("actions", "a table of tables", raw)
+        return actions
+    for name, table in raw.items():
+        path = join("actions", name)
+        if name not in actions:
+            reader.unknown(path, name, sorted(actions), "action")
+            continue
+        settings = reader.struct(plug_ins.actions[name], table, path, plug_in=True)
+        if settings is not UNUSABLE:
+            actions[name] = settings
+    return actions
 
 
 def _probe(reader: Reader, table: dict[str, Any], path: str, kind: type[Struct]) -> ProbeConfig:

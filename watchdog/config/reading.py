@@ -21,6 +21,7 @@ from watchdog.config.kinds import (
     duration_limit,
     is_list_of_tables,
     is_table,
+    is_table_of_tables,
     without_none,
     words,
 )
@@ -87,13 +88,25 @@ class Reader:
         got = _kind(raw) if isinstance(raw, str) else shown(raw)
         return self.fail(path, f"expected {expected}, got {got}")
 
-    def table(self, kind: type[Any], raw: object, path: str) -> dict[str, Any]:
+    def table(
+        self, kind: type[Any], raw: object, path: str, *, plug_in: bool = False
+    ) -> dict[str, Any]:
         """Named instances of ``kind``; unusable ones are left out."""
         if not isinstance(raw, dict):
             self.no_table(path, "a table of tables", raw)
             return {}
-        read = {name: self.struct(kind, value, join(path, name)) for name, value in raw.items()}
+        read = {
+            name: self.struct(kind, value, join(path, name), plug_in=plug_in)
+            for name, value in raw.items()
+        }
         return {name: value for name, value in read.items() if value is not UNUSABLE}
+
+    def _named(self, kind: Any, raw: object, path: str, *, plug_in: bool) -> dict[str, Any]:  # noqa: ANN401
+        """As ``table``, and each name is judged too."""
+        key, value = get_args(kind)
+        for name in raw if isinstance(raw, dict) else ():
+            self._key(key, name, join(path, name))
+        return self.table(value, raw, path, plug_in=plug_in)
 
     def _refuse_unknown(self, raw: Mapping[str, object], known: Collection[str], path: str) -> None:
         for name in raw:
@@ -108,6 +121,8 @@ class Reader:
             return self.struct(kind, raw, path, plug_in=plug_in)
         if is_list_of_tables(kind):
             return self.structs(get_args(kind)[0], raw, path)
+        if is_table_of_tables(kind):
+            return self._named(kind, raw, path, plug_in=plug_in)
         if plug_in and bare(kind) is float and isinstance(raw, str):
             raw = self._duration(raw, path)
             return raw if raw is UNUSABLE else self._converted(kind, raw, path)

@@ -49,9 +49,9 @@ def page(schema: dict[str, Any]) -> str:
 
 
 def _section(name: str, table: dict[str, Any]) -> Iterator[str]:
-    if name == "probes":
-        for probe, own in table["properties"].items():
-            yield from _rows(f"[probes.{probe}]", own)
+    if name in {"probes", "actions"}:
+        for plug_in, own in table["properties"].items():
+            yield from _rows(f"[{name}.{plug_in}]", own)
         return
     title = {"engine": "[engine.NAME]", "notify": "[notify.NAME]", "rule": "[[rule]]"}.get(
         name, f"[{name}]"
@@ -76,14 +76,21 @@ def _keys(prefix: str, table: dict[str, Any]) -> Iterator[str]:
         told = _text(schema.get("description", ""), name)
         yield f"| `{prefix}{name}` | {_kind(schema)} | {default} | {told} |"
         if inner:
-            yield from _keys(f"{prefix}{name}{'[]' if 'items' in schema else ''}.", inner)
+            yield from _keys(f"{prefix}{name}{_one_of(schema)}.", inner)
 
 
 def _inner(schema: dict[str, Any]) -> dict[str, Any] | None:
     """The table that a key holds, when its keys are explained one by one."""
-    table: dict[str, Any] = schema.get("items", schema)
+    table: dict[str, Any] = schema.get("items") or schema.get("additionalProperties") or schema
     explained = any("description" in one for one in table.get("properties", {}).values())
     return table if explained else None
+
+
+def _one_of(schema: dict[str, Any]) -> str:
+    """What stands for one of many tables."""
+    if "items" in schema:
+        return "[]"
+    return ".NAME" if schema.get("additionalProperties") else ""
 
 
 def _default(schema: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ tell (ports, budgets, conditions) is left to ``check``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -25,7 +26,7 @@ from watchdog.config.kinds import (
 )
 from watchdog.config.reasons import reasons, summary
 from watchdog.config.settings import Config, ProbeConfig
-from watchdog.contracts import ProbeSpec
+from watchdog.contracts import ActionSpec, ProbeSpec
 
 Schema = dict[str, Any]
 
@@ -60,13 +61,18 @@ _LIMITS = {
 
 
 def document(
-    probes: Mapping[str, ProbeSpec], rules: Iterable[str] = (), actions: Iterable[str] = ()
+    probes: Mapping[str, ProbeSpec],
+    rules: Iterable[str] = (),
+    actions: Mapping[str, ActionSpec] = MappingProxyType({}),
 ) -> Schema:
     """The schema (draft 2020-12) of a whole file; names of rules and actions become examples."""
     tables = _struct(Config)["properties"]
     tables["engine"]["propertyNames"] = {"pattern": f"^{ENGINE_NAME}$"}
     tables["engine"]["additionalProperties"]["properties"]["gpus"] |= _GPUS
     tables["probes"] = _table({name: _probe(spec) for name, spec in sorted(probes.items())})
+    tables["actions"] = _table(
+        {name: _action(spec) for name, spec in sorted(actions.items()) if _has_keys(spec)}
+    )
     fields = tables["rule"]["items"]["properties"]
     fields["name"]["examples"] = sorted(rules)
     fields["actions"]["examples"] = [[name] for name in sorted(actions)]
@@ -87,6 +93,16 @@ def _probe(spec: ProbeSpec) -> Schema:
     timing["timeout"]["default"] = duration_text(spec.timeout)
     own = _struct(spec.settings, plug_in=True)
     return {**_described(own), **_table({**timing, **own["properties"]}, own.get("required", ()))}
+
+
+def _has_keys(spec: ActionSpec) -> bool:
+    return bool(msgspec.structs.fields(spec.settings))
+
+
+def _action(spec: ActionSpec) -> Schema:
+    """Its own settings, with what it does."""
+    own = _struct(spec.settings, plug_in=True)
+    return {**own, "description": f"{spec.help}. {own['description']}"}
 
 
 def _described(schema: Schema) -> Schema:
@@ -123,7 +139,7 @@ def _value(kind: Any, *, plug_in: bool) -> Schema:  # noqa: ANN401
     if get_origin(kind) is tuple:
         return {"type": "array", "items": _value(inner[0], plug_in=plug_in)}
     if get_origin(kind) is dict:
-        return _named(*inner)
+        return _named(*inner, plug_in=plug_in)
     plain = _plain(kind)
     return {"anyOf": [plain, _duration("any")]} if plug_in and bare(kind) is float else plain
 
@@ -140,12 +156,13 @@ def _duration(limit: str) -> Schema:
     return {"type": "string", "pattern": pattern}
 
 
-def _named(key: Any, value: Any) -> Schema:  # noqa: ANN401
+def _named(key: Any, value: Any, *, plug_in: bool) -> Schema:  # noqa: ANN401
     """A table whose keys the author chooses, or that are a closed set."""
     if names := choices(bare(key)):
         return _table({name: _value(value, plug_in=False) for name in names})
     limits = _limits(metas(key))
-    table: Schema = {"type": "object", "additionalProperties": _value(value, plug_in=False)}
+    inner = _value(value, plug_in=plug_in and is_table(value))
+    table: Schema = {"type": "object", "additionalProperties": inner}
     return {**table, "propertyNames": limits} if limits else table
 
 

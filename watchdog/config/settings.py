@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -251,6 +253,8 @@ class RuleConfig(Struct, frozen=True, kw_only=True, rename={"for_": "for"}):
     """The page for the person on call: a name, or a URL; default: the name of the rule."""
     evidence: tuple[str, ...] | None = None
     """Samples and windows told with the finding; default: those of the condition."""
+    fix: str | None = None
+    """The command, or the step, that cures it; ``{SAMPLE}`` stands for a value of the evidence."""
 
 
 class NginxSettings(Struct, frozen=True, kw_only=True):
@@ -267,11 +271,36 @@ class NginxSettings(Struct, frozen=True, kw_only=True):
     """For the reload: it is done in a moment, or nginx is not well."""
 
 
+class NotifyKind(StrEnum):
+    """How a receiver is spoken to: as an Alertmanager, or with one JSON object an event."""
+
+    ALERTMANAGER = "alertmanager"
+    WEBHOOK = "webhook"
+
+
+HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")]
+VariableName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+
+
 class NotifySettings(Struct, frozen=True, kw_only=True):
-    """``[notify.NAME]``: read and validated; this version sends nothing."""
+    """``[notify.NAME]``: who is told of incidents, beside the log and the metrics."""
 
     url: str
-    """http:// or https://, with a host."""
+    """http:// or https://, with a host. Of an Alertmanager without ``/api/v2/alerts``."""
+    kind: NotifyKind | None = None
+    """Needed unless the receiver is called ``alertmanager`` or ``webhook``."""
+    timeout: PositiveDuration = 5.0
+    """For connecting, sending and the answer together; nothing waits for it."""
+    min_severity: Severity = Severity.WARNING
+    """Incidents below it are not told. Findings that are only info open none."""
+    headers: dict[HeaderName, VariableName] = {}
+    """Headers to send, each with the name of the environment variable that holds its value: no
+    secret has to stand in the file. ``Authorization = "PAGER_AUTHORIZATION"``."""
+
+    def kind_of(self, name: str) -> NotifyKind | None:
+        """The kind of the receiver ``name``; None when neither it nor the settings say so."""
+        known = {one.value: one for one in NotifyKind}
+        return self.kind or known.get(name)
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -281,6 +310,8 @@ class Config(Struct, frozen=True, kw_only=True):
     engine: dict[str, EngineConfig] = {}
     policy: PolicyConfig = PolicyConfig()
     probes: dict[str, ProbeConfig] = {}
+    actions: dict[str, Any] = {}
+    """``[actions.NAME]``: an instance of the action's own type of settings."""
     rule: tuple[RuleConfig, ...] = ()
     notify: dict[str, NotifySettings] = {}
     nginx: NginxSettings | None = None
@@ -294,10 +325,25 @@ class Config(Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each part that is accepted and has no effect."""
+        """One line for each part that is accepted and will not work as it is."""
         return tuple(
-            f"notify.{name}: accepted, but this version sends nothing" for name in self.notify
+            f"notify.{name}.headers.{header}: the variable {variable} is not set here"
+            for name, one in self.notify.items()
+            for header, variable in one.headers.items()
+            if variable not in os.environ
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PlugIns:
+    """The settings types of all probes and actions, by name. Those of msgspec, with defaults."""
+
+    probes: Mapping[str, type[Any]]
+    actions: Mapping[str, type[Any]] = field(default_factory=dict)
+
+    def default_actions(self) -> dict[str, Any]:
+        """The settings of every action, where nothing is set."""
+        return {name: kind() for name, kind in self.actions.items()}
 
 
 def default_probes(probe_settings: Mapping[str, type[Any]]) -> dict[str, ProbeConfig]:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchdog.core import cards, incidents, ladder, policy, rules, verdict
+from watchdog.core import beside, cards, incidents, ladder, policy, rules, verdict
 from watchdog.core.lifecycle import LIFE, move, set_out
-from watchdog.core.model import Cause, Decision, Finding, HoldReason, ProcessState, Record, Subject
+from watchdog.core.model import (
+    Cause,
+    Decision,
+    Finding,
+    HoldReason,
+    ProcessState,
+    Record,
+    Subject,
+    SubjectKind,
+)
 from watchdog.core.state import EngineState, StoppedBy
 from watchdog.core.watching import firing
 from watchdog.core.work import Work
@@ -22,9 +31,12 @@ _Key = tuple[str, Subject]
 def decide(work: Work) -> None:
     """One decision for each finding with an action, the loudest first."""
     for key, finding in firing(work.state):
-        engine = work.state.engines.get(finding.subject.name)
-        if engine is not None and engine.subject == finding.subject and finding.actions:
-            _decide_one(work, key, finding, engine)
+        if not finding.actions:
+            continue
+        if finding.subject.kind is not SubjectKind.ENGINE:
+            beside.decide(work, key, finding)
+        elif finding.subject.name in work.state.engines:
+            _decide_one(work, key, finding, work.state.engines[finding.subject.name])
 
 
 def _decide_one(work: Work, key: _Key, finding: Finding, engine: EngineState) -> None:
@@ -72,7 +84,7 @@ def _own_restraint(
             return spared
     elif engine.aside:
         return HoldReason.IN_FLIGHT, ""
-    if _rests(work, key):
+    if ladder.rests(work.state, key, work.rules.by_name[key[0]], work.at):
         return HoldReason.COOLDOWN, ""
     if not _seen(work, key, engine):
         return HoldReason.STALE, ""
@@ -94,14 +106,6 @@ def _seen(work: Work, key: _Key, engine: EngineState) -> bool:
     since = (work.state.gap_at, engine.started_at, ended)
     moments = [at for at in since if at is not None]
     return not moments or ladder.looked(work.state, rule, engine, max(moments))
-
-
-def _rests(work: Work, key: _Key) -> bool:
-    """It is healing, so that only time may still take the finding away, or it just acted."""
-    if work.state.watches[key].clear_since is not None:
-        return True
-    until = ladder.resting_until(work.state, key, work.rules.by_name[key[0]])
-    return until is not None and work.at < until
 
 
 def _is_final(hold: HoldReason | None, engine: EngineState) -> bool:

@@ -1,7 +1,7 @@
 """The heart: ``step``. One event in; a new state, what was decided, and the journal out.
 
 The stages run in the order of the flow, each on what the one before left: facts are taken in,
-verdicts fused, rules watched, incidents kept, decisions made.
+verdicts fused, rules watched, incidents kept, decisions made, and what was given up cleared away.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from watchdog.core import (
     policy,
     rule_set,
     rules,
+    timeline,
     verdict,
     views,
     watching,
 )
 from watchdog.core.changing import changed
+from watchdog.core.clearing import clear
 from watchdog.core.commands import commanded, execute
 from watchdog.core.deciding import decide
 from watchdog.core.facts import took
@@ -57,7 +59,10 @@ def step(
     watching.watch_engines(work, before, event)
     _keep_incidents(work)
     decide(work)
+    clear(work)
     _note_the_restless(work)
+    if work.records:
+        work.state = timeline.told(work.state, work.records, work.at)
     return Step(
         state=work.state,
         findings=tuple(work.findings),
@@ -106,6 +111,9 @@ def _carry_out_pending(work: Work) -> None:
 
 def _forget_the_dead(work: Work, before: State) -> None:
     """What an action has ended, and what was seen of a generation that is gone."""
+    if before.beside is not None and work.state.beside is None:
+        action, subject = before.beside
+        work.state = ladder.ended(work.state, subject, action, work.at)
     for engine in tuple(work.state.engines.values()):
         was = before.engines.get(engine.name)
         if was is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from watchdog.core import lessons, vitals
+from watchdog.core import cards, lessons, vitals
 from watchdog.core.changing import changed
 from watchdog.core.lifecycle import LIFE, move
 from watchdog.core.model import (
@@ -16,14 +16,16 @@ from watchdog.core.model import (
     EngineSpawned,
     Event,
     Mode,
+    Outcome,
     ProcessState,
     Reading,
     ReadingTaken,
     Record,
+    SubjectKind,
     Tick,
     Verb,
 )
-from watchdog.core.policy import failed, refunded
+from watchdog.core.policy import failed, is_given_up, refunded
 from watchdog.core.state import EngineState, PolicySettings, State, StoppedBy
 
 _REFUSED_BY_THE_BOX = frozenset(
@@ -31,6 +33,7 @@ _REFUSED_BY_THE_BOX = frozenset(
         Cause.GPU_MEMORY_SHORT,
         Cause.DRIVER_MISMATCH,
         Cause.PLACE_TAKEN,
+        Cause.PORT_IN_USE,
         Cause.DISK_FULL,
         Cause.SHM_SHORT,
     }
@@ -127,7 +130,8 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
     asked = engine.process is ProcessState.STOPPING
     if not asked:
         event = _explained(engine, event)
-    cause = Cause.OPERATOR if asked and engine.in_flight == "stop_engine" else event.cause
+    meant = asked and engine.in_flight == "stop_engine" and not is_given_up(engine)
+    cause = Cause.OPERATOR if meant else event.cause
     keys: tuple[tuple[str, object], ...] = (
         ("engine", engine.name),
         ("generation", event.generation),
@@ -168,8 +172,10 @@ def _after_failure(engine: EngineState) -> ProcessState:
 
 def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> _Taken:
     outcome = event.outcome
+    if outcome.target.kind is not SubjectKind.ENGINE:
+        return changed(state, beside=None), (_record(state, outcome),)
     engine = state.engines.get(outcome.target.name)
-    if engine is None or engine.subject != outcome.target:
+    if engine is None:
         return state, ()
     if outcome.action not in LIFE:
         engine = changed(engine, aside="")  # its processes are as they were
@@ -178,22 +184,29 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
     if outcome.action in LIFE and not outcome.ok:
         engine = _not_done(engine, event, settings)
     elif outcome.action == "stop_engine":
-        engine = _stopped(engine, event)
+        engine = _stopped(state, engine, event)
+    records = [_record(state, outcome)]
+    if outcome.ok and outcome.action in LIFE and engine.process is ProcessState.STOPPED:
+        records.append(Record("engine.stopped", "info", (("engine", engine.name),)))
+    return state.with_engine(engine), tuple(records)
+
+
+def _record(state: State, outcome: Outcome) -> Record:
     keys: tuple[tuple[str, object], ...] = (
-        ("engine", engine.name),
+        ("engine", ",".join(cards.concerned(state, outcome.target))),
+        ("subject", str(outcome.target)),
         ("action", outcome.action),
         ("result", "ok" if outcome.ok else "failed"),
         ("took_s", round(outcome.took, 3)),
         ("explanation", outcome.explanation),
         *outcome.evidence,
     )
-    records = [Record("action.finished", "info" if outcome.ok else "error", keys)]
-    if outcome.ok and outcome.action in LIFE and engine.process is ProcessState.STOPPED:
-        records.append(Record("engine.stopped", "info", (("engine", engine.name),)))
-    return state.with_engine(engine), tuple(records)
+    return Record("action.finished", "info" if outcome.ok else "error", keys)
 
 
-def _stopped(engine: EngineState, event: ActionFinished) -> EngineState:
+def _stopped(state: State, engine: EngineState, event: ActionFinished) -> EngineState:
+    if is_given_up(engine) and not state.shutting_down:
+        return _cleared(engine, event)
     engine = move(engine, ProcessState.STOPPED, event.at)
     return changed(
         engine,
@@ -207,11 +220,19 @@ def _stopped(engine: EngineState, event: ActionFinished) -> EngineState:
     )
 
 
+def _cleared(engine: EngineState, event: ActionFinished) -> EngineState:
+    """It stays given up, for the reason for which it was."""
+    engine = move(engine, ProcessState.GIVEN_UP, event.at)
+    return changed(engine, generation="", leader=None, vitals=vitals.begin(event.at))
+
+
 def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettings) -> EngineState:
     outcome = event.outcome
     if outcome.unkillable:
         engine = move(engine, ProcessState.UNKILLABLE, event.at)
         return changed(engine, reasons=(outcome.explanation,))
+    if outcome.action == "stop_engine" and is_given_up(engine):
+        return _cleared(engine, event)  # once: what a stop could not do, the next could not either
     refused = outcome.cause in _REFUSED_BY_THE_BOX
     if refused and engine.charged:
         engine = refunded(engine)  # it must not use up the engine's budget

@@ -51,6 +51,8 @@ def opened(state: State, finding: Finding, at: Seconds) -> tuple[State, tuple[Re
         began_at=began,
         cause=failed.cause if failed is not None else Cause.UNKNOWN,
         explanation=failed.explanation if failed is not None else "",
+        evidence=finding.evidence,
+        fix=finding.fix,
     )
     kept = tuple(i for i in state.incidents[:-_KEPT] if i.resolved_at is None)
     kept = (*kept, *state.incidents[-_KEPT:], incident)

@@ -37,6 +37,14 @@ def resting_until(state: State, key: WatchKey, rule: Rule) -> Seconds | None:
     return (track.ended_at if track.ended_at is not None else track.acted_at) + rest
 
 
+def rests(state: State, key: WatchKey, rule: Rule, at: Seconds) -> bool:
+    """It is healing, so that only time may still take the finding away, or it just acted."""
+    if state.watches[key].clear_since is not None:
+        return True
+    until = resting_until(state, key, rule)
+    return until is not None and at < until
+
+
 def acted(state: State, key: WatchKey, what: str, at: Seconds) -> State:
     """``state`` after an action of ``key`` was decided: what comes next is the rung above."""
     rung = state.tracks.get(key, Track()).rung + 1
@@ -85,6 +93,13 @@ def looked(state: State, rule: Rule, engine: EngineState, since: Seconds) -> boo
         for root in {name.partition(".")[0] for name in rule.when.samples}
         if root != _OWN
     )
+
+
+def looked_at_the_box(state: State, rule: Rule, since: Seconds) -> bool:
+    """As ``looked``, of a rule about a GPU or the box; what we know of ourselves needs no look."""
+    roots = {name.partition(".")[0] for name in rule.when.samples}
+    found = [state.readings.get((root, "")) for root in roots]
+    return all(one.at >= since for one in found if one is not None)
 
 
 def _told(state: State, probe: str, engine: EngineState, since: Seconds) -> bool:

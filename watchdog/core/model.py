@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from watchdog.core.causes import Cause as Cause  # noqa: PLC0414 - a word like the others here
+
 Seconds = float
 Value = bool | int | float | str
 Labels = tuple[tuple[str, str], ...]
@@ -128,57 +130,6 @@ class Verdict(StrEnum):
 SERVING = frozenset({Verdict.READY, Verdict.BUSY})
 
 
-class Cause(StrEnum):
-    """Why an engine exited or was (re)started. An exit nobody asked for is never ``clean``.
-
-    ``rule`` is a restart that a rule asked for although the engine had not failed;
-    ``pre_start_failed`` a hook before the start that did not succeed; ``not_expected`` a start
-    whose log lacks what the configuration expects in it.
-    """
-
-    CLEAN = "clean"
-    OPERATOR = "operator"
-    CRASH = "crash"
-    SIGNAL = "signal"
-    ENGINE_CORE_DIED = "engine_core_died"
-    WORKER_DIED = "worker_died"
-    OOM_KILLED = "oom_killed"
-    CUDA_OOM = "cuda_oom"
-    STALLED = "stalled"
-    START_TIMEOUT = "start_timeout"
-    PORT_IN_USE = "port_in_use"
-    PLACE_TAKEN = "place_taken"
-    BAD_ARGUMENTS = "bad_arguments"
-    MODEL_MISSING = "model_missing"
-    MODEL_CHANGED = "model_changed"
-    GPU_MEMORY_SHORT = "gpu_memory_short"
-    DRIVER_TOO_OLD = "driver_too_old"
-    DRIVER_MISMATCH = "driver_mismatch"
-    CUDA_COMPAT_UNSUPPORTED = "cuda_compat_unsupported"
-    NCCL_FAILURE = "nccl_failure"
-    GPU_FAULT = "gpu_fault"
-    XID = "xid"
-    MODEL_DENIED = "model_denied"
-    MODEL_UNSUPPORTED = "model_unsupported"
-    MODEL_DAMAGED = "model_damaged"
-    HUB_UNREACHABLE = "hub_unreachable"
-    INSTALL_BROKEN = "install_broken"
-    PERMISSION_DENIED = "permission_denied"
-    GPU_MISSING = "gpu_missing"
-    GPU_NOT_READY = "gpu_not_ready"
-    GPU_UNSUPPORTED = "gpu_unsupported"
-    KV_CACHE_SHORT = "kv_cache_short"
-    HOST_MEMORY_SHORT = "host_memory_short"
-    SHM_SHORT = "shm_short"
-    DISK_FULL = "disk_full"
-    TOO_MANY_FILES = "too_many_files"
-    COMPILE_CACHE = "compile_cache"
-    PRE_START_FAILED = "pre_start_failed"
-    NOT_EXPECTED = "not_expected"
-    RULE = "rule"
-    UNKNOWN = "unknown"
-
-
 class Severity(StrEnum):
     """How loud a finding is."""
 
@@ -215,7 +166,8 @@ class HoldReason(StrEnum):
 class Finding:
     """A rule's statement that a subject is in trouble, with the values that prove it.
 
-    ``holds`` and ``fault`` are the rule's: what it means for the engines concerned.
+    ``holds`` and ``fault`` are the rule's: what it means for the engines concerned. ``fix`` is what
+    cures it, a command where one does.
     """
 
     rule: str
@@ -229,6 +181,7 @@ class Finding:
     mode: Mode = Mode.ACT
     holds: HoldReason | None = None
     fault: bool = False
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,8 +326,21 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of an incident's story: a journal event, and in words what it was."""
+
+    at: Seconds
+    event: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
-    """One story from the first sign to recovery. ``outcome`` is empty while it is open."""
+    """One story from the first sign to recovery. ``outcome`` is empty while it is open.
+
+    ``evidence`` and ``fix`` are those of the finding that opened it. ``timeline`` has the oldest
+    entries and the latest; ``omitted`` is how many there were in between.
+    """
 
     id: str
     rule: str
@@ -389,3 +355,7 @@ class Incident:
     cause: Cause = Cause.UNKNOWN
     explanation: str = ""
     actions: tuple[str, ...] = field(default=())
+    evidence: tuple[tuple[str, Value], ...] = ()
+    fix: str = ""
+    timeline: tuple[Entry, ...] = ()
+    omitted: int = 0

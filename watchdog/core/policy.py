@@ -251,6 +251,12 @@ def open_breaker(engine: EngineState) -> EngineState:
     return changed(engine, history=changed(engine.history, breaker_open=True))
 
 
+def is_given_up(engine: EngineState) -> bool:
+    """Whether it should run and nobody starts it any more before a person has decided."""
+    history = engine.history
+    return history.wanted and (history.given_up is not None or history.breaker_open)
+
+
 def forgiven(engine: EngineState) -> EngineState:
     """``engine`` with breaker closed and account cleared: a person took over."""
     history = changed(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from watchdog.core import incidents, ladder, views
+from watchdog.core import incidents, ladder, views, vitals
 from watchdog.core.model import HOST, Mode, ProcessState, Record, Seconds
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import WatchKey
@@ -34,6 +34,7 @@ class NewOrder:
     ``engines`` are all that are configured, in their order; ``comers`` the states of engines that
     the state does not know: of those, and of others that are about to go. ``dropped`` are probes
     that do not look any more. ``histories`` take the place of what is known of these engines.
+    ``reread`` are engines of whose log something else is expected than before.
     """
 
     rules: tuple[RuleSet, RuleSet]
@@ -42,6 +43,7 @@ class NewOrder:
     mode: Mode
     dropped: frozenset[str] = frozenset()
     histories: Mapping[str, RestartHistory] = field(default_factory=dict)
+    reread: frozenset[str] = frozenset()
 
 
 def reloaded(state: State, at: Seconds, order: NewOrder) -> _Done:
@@ -51,7 +53,7 @@ def reloaded(state: State, at: Seconds, order: NewOrder) -> _Done:
     tracks, incidents and the pause are what they were.
     """
     ended = _changed(*order.rules) | _blinded(state, order)
-    engines = _engines(state, order)
+    engines = _engines(state, at, order)
     same = (order.rules[0].rules, order.mode, engines)
     if not ended and same == (order.rules[1].rules, state.mode, state.engines):
         return state, ()  # a reload that changes nothing takes nothing back
@@ -136,7 +138,7 @@ def _without_findings(state: State, at: Seconds, ends: Callable[[WatchKey, Watch
     return state, tuple(records)
 
 
-def _engines(state: State, order: NewOrder) -> dict[str, EngineState]:
+def _engines(state: State, at: Seconds, order: NewOrder) -> dict[str, EngineState]:
     """Those that are configured, in their order, then those that are about to go."""
     engines: dict[str, EngineState] = {}
     for settings in order.engines:
@@ -147,7 +149,14 @@ def _engines(state: State, order: NewOrder) -> dict[str, EngineState]:
             engines[settings.name] = order.comers[settings.name]
     others = {**order.comers, **state.engines}
     engines |= {name: engine for name, engine in others.items() if name not in engines}
-    return {name: _under(order, engine) for name, engine in engines.items()}
+    return {name: _reread(at, order, _under(order, engine)) for name, engine in engines.items()}
+
+
+def _reread(at: Seconds, order: NewOrder, engine: EngineState) -> EngineState:
+    """That its log had shown all that was expected before says nothing of what is expected now."""
+    if engine.name not in order.reread:
+        return engine
+    return replace(engine, vitals=vitals.unread(engine.vitals, at))
 
 
 def _under(order: NewOrder, engine: EngineState) -> EngineState:

@@ -36,7 +36,8 @@ class Rule:
     about the same thing, this one neither acts nor opens an incident. ``runbook`` is the page for
     on-call, by default the one of the rule's name. ``holds`` names why restarts of the engines that
     the subject concerns are held while it fires; ``fault`` says that they cannot serve from it.
-    ``evidence`` are names of a view; ``reason`` says why the rule is as it is.
+    ``evidence`` are names of a view; ``reason`` says why the rule is as it is. ``fix`` is what
+    cures it, with ``{NAME}`` for what the evidence of that name says.
     """
 
     name: str
@@ -55,6 +56,11 @@ class Rule:
     holds: HoldReason | None = None
     fault: bool = False
     reason: str = ""
+    fix: str = ""
+
+
+SUBJECT = "subject"
+"""In braces it stands in a fix for the name of what it is about: an engine's, a card's UUID."""
 
 
 def watch(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
@@ -97,20 +103,34 @@ def _troubled(rule: Rule, subject: Subject, view: View, before: Watch, at: Secon
     since = before.pending_since if before.pending_since is not None else at
     firing = before.firing
     if firing is None and at >= since + rule.hold_for:
-        firing = Finding(
-            rule=rule.name,
-            subject=subject,
-            severity=rule.severity,
-            summary=rule.summary,
-            since=at,
-            actions=rule.actions,
-            evidence=_evidence(rule, view),
-            runbook=rule.runbook or rule.name,
-            mode=rule.mode,
-            holds=rule.holds,
-            fault=rule.fault,
-        )
+        firing = _finding(rule, subject, _evidence(rule, view), at)
     return replace(before, pending_since=since, firing=firing, clear_since=None, unseen_since=None)
+
+
+def _finding(
+    rule: Rule, subject: Subject, evidence: tuple[tuple[str, Value], ...], at: Seconds
+) -> Finding:
+    return Finding(
+        rule=rule.name,
+        subject=subject,
+        severity=rule.severity,
+        summary=rule.summary,
+        since=at,
+        actions=rule.actions,
+        evidence=evidence,
+        runbook=rule.runbook or rule.name,
+        mode=rule.mode,
+        holds=rule.holds,
+        fault=rule.fault,
+        fix=_filled(rule.fix, subject, evidence),
+    )
+
+
+def _filled(fix: str, subject: Subject, evidence: tuple[tuple[str, Value], ...]) -> str:
+    """What is not known stays as a name in braces: better than a command that says 0."""
+    for name, value in ((SUBJECT, subject.name), *evidence):
+        fix = fix.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, float) else str(value))
+    return fix
 
 
 def _evidence(rule: Rule, view: View) -> tuple[tuple[str, Value], ...]:

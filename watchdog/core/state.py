@@ -331,6 +331,7 @@ class State:
     ``restless`` the engines that became something else after the rules had seen them.
     ``proven`` are the probes that have worked, ``failing`` those of them that fail now. ``at`` is
     the time of the last event; ``gap_at`` is when the last gap ended in which nobody looked.
+    ``beside`` is the action that runs about a GPU or the box, with what it is about.
     """
 
     engines: Mapping[str, EngineState] = field(default_factory=dict)
@@ -347,6 +348,7 @@ class State:
     failing: frozenset[str] = frozenset()
     at: Seconds | None = None
     gap_at: Seconds | None = None
+    beside: tuple[str, Subject] | None = None
     incidents: tuple[Incident, ...] = ()
     incident_serial: int = 0
     mode: Mode = Mode.ACT

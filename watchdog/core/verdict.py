@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from watchdog.core import ranks
 from watchdog.core.model import Cause, ProcessState, Seconds, Verdict
 from watchdog.core.state import EngineState, FusionSettings, Vitals
-from watchdog.core.vitals import SERVER_ERROR, answers
+from watchdog.core.vitals import answers, is_fault
 
 _STATIC = {
     ProcessState.STOPPED: Verdict.STOPPED,
@@ -83,7 +83,8 @@ def _starting(engine: EngineState, at: Seconds) -> Judgement:
     if settings.start_deadline is not None and at - began >= settings.start_deadline:
         return _overdue(engine, f"not ready within {settings.start_deadline:.0f} s", began)
     unshown = _unshown(engine)
-    if unshown and _lasted(vitals.answered_at, vitals.expected_at) >= settings.start_timeout:
+    looked_at = vitals.expected_at if vitals.expected_missing is not None else None
+    if unshown and _lasted(vitals.answered_at, looked_at) >= settings.start_timeout:
         text = f"not ready {settings.start_timeout:.0f} s after its first answer"
         return _overdue(engine, text, vitals.answered_at)
     return Judgement(Verdict.STARTING, unshown or ("waiting for the first token",))
@@ -176,10 +177,11 @@ def _cannot_serve(v: Vitals, s: FusionSettings) -> Judgement | None:
         return Judgement(Verdict.DEGRADED, ("the completion was refused: API key needed",))
     since = v.canary_since if v.canary_since is not None else v.canary_at
     lasted = _lasted(since, v.canary_at)
-    if v.canary_status >= SERVER_ERROR and lasted >= s.unhealthy_limit:
+    if is_fault(v.canary_status) and lasted >= s.unhealthy_limit:
         text = f"every completion has failed for {s.unhealthy_limit:.0f} s"
         return Judgement(Verdict.DEAD, (text,), Cause.CRASH, since)
-    return Judgement(Verdict.DEGRADED, (f"the completion failed with {v.canary_status}",))
+    how = f"failed with {v.canary_status}" if v.canary_status else "got no whole answer"
+    return Judgement(Verdict.DEGRADED, (f"the completion {how}",))
 
 
 def _stall(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:

@@ -170,7 +170,7 @@ def _http(vitals: Vitals, reading: Reading) -> Vitals:
 
 def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vitals:
     at, sent = reading.at, reading.at - reading.took
-    same = (canary, _is_fault(status)) == (vitals.canary, _is_fault(vitals.canary_status))
+    same = (canary, is_fault(status)) == (vitals.canary, is_fault(vitals.canary_status))
     since = vitals.canary_since if same and vitals.canary_since is not None else sent
     vitals = changed(vitals, canary=canary, canary_at=at, canary_status=status, canary_since=since)
     if vitals.still and canary in {"ok", "timeout"} and ranks.is_asked(vitals):
@@ -187,9 +187,9 @@ def _canary(vitals: Vitals, canary: str, status: int, reading: Reading) -> Vital
             return changed(vitals, timeouts=0, failing_since=None)
 
 
-def _is_fault(status: int) -> bool:
-    """A server's own error, as against a request that it refuses."""
-    return status >= SERVER_ERROR
+def is_fault(status: int) -> bool:
+    """A server's own error or no whole answer (0), as against a request that it refuses."""
+    return status >= SERVER_ERROR or status == 0
 
 
 def answers(vitals: Vitals) -> bool:
@@ -210,11 +210,19 @@ def _answered(vitals: Vitals, at: Seconds) -> Vitals:
     return changed(vitals, answered_at=at)
 
 
+def unread(vitals: Vitals, at: Seconds) -> Vitals:
+    """From ``at`` on its log has to show something else: only a look that begins later tells."""
+    return changed(vitals, expected_missing=None, expected_at=at)
+
+
 def _log(vitals: Vitals, reading: Reading) -> Vitals:
     """What has appeared in a log stays in it."""
     missing = _flat(reading).get("expected_missing")
     if not isinstance(missing, str) or vitals.expected_missing == "":
         return vitals
+    began, since = reading.at - reading.took, vitals.expected_at
+    if vitals.expected_missing is None and since is not None and began < since:
+        return vitals  # it looked for what was expected before
     return changed(vitals, expected_missing=missing, expected_at=reading.at)
 
 

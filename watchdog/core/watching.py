@@ -175,7 +175,11 @@ def _note_change(work: Work, before: Watch, after: Watch) -> None:
         one = after.firing
         work.findings.append(one)
         work.records.append(
-            Record("finding.firing", _LOUD[one.severity.value], finding_keys(work.state, one))
+            Record(
+                "finding.firing",
+                _LOUD[one.severity.value],
+                (*finding_keys(work.state, one), *((("fix", one.fix),) if one.fix else ())),
+            )
         )
         after_service = work.settings.reset_after_ready
         work.state = ladder.fired(work.state, (one.rule, one.subject), work.at, after_service)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from watchdog.core import incidents
+from watchdog.core import cards, incidents
 from watchdog.core.model import Decision, Finding, Record, Seconds
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.state import EngineState, PolicySettings, State
@@ -43,7 +43,8 @@ class Work:
             self.state = incidents.acted(self.state, decision)
         keys: tuple[tuple[str, object], ...] = (
             ("rule", decision.rule),
-            ("engine", decision.target.name),
+            ("engine", ",".join(cards.concerned(self.state, decision.target))),
+            ("subject", str(decision.target)),
             ("action", decision.action),
             ("cause", decision.cause.value),
             ("detail", decision.detail),
@@ -53,3 +54,7 @@ class Work:
             keys = (*keys, ("reason", decision.hold.value))
         event = "decision.act" if decision.hold is None else "decision.hold"
         self.records.append(Record(event, "info", keys))
+        if decision.hold is None:
+            told = {"engine", "subject", "action", "incident"}
+            kept = tuple((name, value) for name, value in keys if name in told)
+            self.records.append(Record("action.started", "info", kept))

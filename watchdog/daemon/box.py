@@ -38,11 +38,15 @@ class _Known:
 class EngineBox:
     """Implements ``contracts.Box``. Safe from any thread; two at once only look twice.
 
-    ``targets`` by the engine's name may be replaced, as a whole, at any time.
+    ``targets`` by the engine's name may be replaced, as a whole, at any time. ``state_dir`` is ""
+    when all is kept in memory.
     """
 
-    def __init__(self, targets: Mapping[str, EngineTarget], ledger: Ledger) -> None:
+    def __init__(
+        self, targets: Mapping[str, EngineTarget], ledger: Ledger, state_dir: str = ""
+    ) -> None:
         self.targets = targets
+        self.state_dir = state_dir
         self._ledger = ledger
         self._known = _Known()
 

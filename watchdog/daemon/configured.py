@@ -40,9 +40,8 @@ class Source:
 
     def read(self) -> Config:
         """The effective configuration, judged. Raises ConfigError."""
-        kinds = {name: spec.settings for name, spec in registry.probes().items()}
         command = simulated_command() if self.options.simulate else self.options.command
-        config = configuration.load(self.path, kinds, command)
+        config = configuration.load(self.path, registry.plug_ins(), command)
         if not config.engine:
             raise ConfigError(
                 ["no engine: give its command after --, or an [engine.NAME] in the configuration"]

@@ -22,13 +22,13 @@ from watchdog.core.conditions import spelled
 from watchdog.core.model import Mode, Severity
 
 _SECRET = re.compile(
-    r"env|command|pre_start|post_stop|reload|url|.*(?:key|token|secret|password).*"
+    r"env|command|pre_start|post_stop|reload|url|headers|.*(?:key|token|secret|password).*"
 )
 _LONGEST = 60
 """Characters of a text that is still shown."""
 _UNSET = "unset"
-_LASTING = ("watchdog.listen", "watchdog.log", "notify")
-"""What only a new daemon can change."""
+_LASTING = ("listen", "log")
+"""What only a new daemon can change, of ``[watchdog]``."""
 _PLAIN = RuleConfig(
     name="plain",
     for_=0.0,
@@ -54,6 +54,7 @@ def changes(
         *_of_tables("engine", old.engine, new.engine),
         *_of_struct("policy", old.policy, new.policy),
         *_of_probes(old.probes, new.probes, specs),
+        *_of_tables("actions", old.actions, new.actions),
         *_of_tables("rule", effective(old.rule, defaults), effective(new.rule, defaults)),
         *_of_tables("notify", old.notify, new.notify),
         *_of_tables("", _nginx(old), _nginx(new)),
@@ -81,15 +82,10 @@ def _laid_over(base: RuleConfig, rule: RuleConfig) -> RuleConfig:
 
 def lasting(running: Config, wanted: Config) -> tuple[Config, tuple[str, ...]]:
     """``wanted`` with what only a new daemon can change as it is, and the keys of that."""
-    watchdog = msgspec.structs.replace(
-        wanted.watchdog, listen=running.watchdog.listen, log=running.watchdog.log
-    )
-    keys = (
-        *(k for k in ("listen", "log") if _differ(running.watchdog, wanted.watchdog, k)),
-        *(("notify",) if running.notify != wanted.notify else ()),
-    )
-    kept = msgspec.structs.replace(wanted, watchdog=watchdog, notify=running.notify)
-    return kept, tuple(one for one in _LASTING if one.rpartition(".")[2] in keys)
+    keys = tuple(key for key in _LASTING if _differ(running.watchdog, wanted.watchdog, key))
+    kept = {key: getattr(running.watchdog, key) for key in _LASTING}
+    watchdog = msgspec.structs.replace(wanted.watchdog, **kept)
+    return msgspec.structs.replace(wanted, watchdog=watchdog), tuple(join("watchdog", key) for key in keys)
 
 
 def _differ(one: object, other: object, field: str) -> bool:

@@ -33,12 +33,6 @@ def visible(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(cards)
 
 
-def assigned(command: Sequence[str]) -> dict[str, str]:
-    """The variables that an ``env`` in front of the engine sets: ``env A=b vllm serve``."""
-    words = (word.partition("=") for word in _of_env(command))
-    return {name: value for name, equals, value in words if equals and name.isidentifier()}
-
-
 def unsets(command: Sequence[str]) -> bool:
     """Whether an ``env`` takes variables away: then what we know of them may be wrong."""
     return any(word.startswith("-") for word in _of_env(command))

@@ -14,23 +14,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
+from watchdog import places
 from watchdog.command_line import EngineCommand, Form
 from watchdog.contracts import Box, ProbeSpec
 from watchdog.core.model import Cause, Seconds
-from watchdog.daemon.gate_cards import assigned, first_cards, share, unsets, visible
+from watchdog.daemon.gate_cards import first_cards, share, unsets, visible
 from watchdog.daemon.gpu_look import PROBE, GpuLook
 from watchdog.daemon.turns import Turns
 from watchdog.daemon.waits import Say, Waits, silent
 from watchdog.nvidia import obstacle
 from watchdog.nvidia.engine_cuda import wish
-from watchdog.supervisor import leftovers, room, tempdirs
+from watchdog.places import assigned
+from watchdog.supervisor import leftovers, room
 from watchdog.supervisor.bounded import Bounded
 from watchdog.supervisor.gate import GateStep, GateVerdict, Refusal, Step
 from watchdog.supervisor.gpu_gate import Baselines, CardMemory, memory_released
 from watchdog.supervisor.leftovers import Sweeper
 from watchdog.supervisor.room import Room
 
-__all__ = ["Gates", "assigned", "visible"]
+__all__ = ["Gates", "visible"]
 
 _VLLM = frozenset({Form.SERVE, Form.API_SERVER})
 _NEVER = object()
@@ -101,7 +103,7 @@ class Gates:
             return self._memory(name, said, environment(), tuple(seen()))
 
         return (
-            GateStep("driver-fits", self._guarded(name, driver)),
+            GateStep("driver-fits", self._guarded(name, driver), again=True),
             GateStep("gpu-memory", self._guarded(name, memory), again=True),
         )
 
@@ -121,7 +123,7 @@ class Gates:
             sweeper = self.sweeper
             if sweeper is not None:
                 around = {**environment(), **assigned(said.argv)}
-                folders = _sockets_at(around)
+                folders = leftovers.socket_folders(around)
                 found = self._sweeps(lambda: sweeper.sweep(folders, quick=True))
                 for text in () if found is None else found.lines():
                     if text not in self._swept:  # what is kept is kept at every start
@@ -264,11 +266,9 @@ class Gates:
     def _room(
         self, name: str, said: EngineCommand, around: Mapping[str, str], log: str
     ) -> Refusal | None:
-        is_vllm = said.form in _VLLM
-        ranks = said.tensor_parallel * said.pipeline_parallel if is_vllm else 1
-        places = room.places(around, log, caches=is_vllm)
-        disk = self._disks(lambda: room.on_disk(name, places))
-        for found in (disk or Room(), room.in_shared_memory(name, ranks, around)):
+        used = places.of_engine(said.argv, around, log)
+        disk = self._disks(lambda: room.on_disk(name, used.places))
+        for found in (disk or Room(), room.in_shared_memory(name, used.shm_bytes)):
             for text in found.warnings:
                 self._tell(name, text)
             if found.refusal is not None:
@@ -284,9 +284,3 @@ class Gates:
                 spec = self.specs[PROBE]
                 self._look = GpuLook(spec.build(spec.settings(), self.box))
             return self._look
-
-
-def _sockets_at(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Where vLLM leaves its sockets, when it is not told our directory or was started by others."""
-    named = (environment.get(name) for name in ("VLLM_RPC_BASE_PATH", "TMPDIR"))
-    return tuple(dict.fromkeys((*filter(None, named), str(tempdirs.base()))))

@@ -17,13 +17,14 @@ from watchdog.core.model import (
     Mode,
     ProcessState,
     Seconds,
+    SubjectKind,
     Tick,
     Verb,
 )
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import Rule
 from watchdog.core.state import PolicySettings, State, Step
-from watchdog.executor import Actor
+from watchdog.executor import Actor, Beside
 from watchdog.inbox import Inbox, Item, Request, Signalled, Task
 
 _HEARTBEAT: Seconds = 1.0
@@ -47,6 +48,7 @@ class Loop:
         settings: PolicySettings,
         inbox: Inbox,
         actors: Mapping[str, Actor],
+        beside: Beside,
         watchers: Sequence[Callable[[Event, Step], None]],
         on_signal: Callable[[int], Commanded | None],
         on_error: Callable[[Event, Exception], None],
@@ -59,6 +61,7 @@ class Loop:
         self._settings = settings
         self._inbox = inbox
         self._actors = actors
+        self._beside = beside
         self._watchers = watchers
         self._on_signal = on_signal
         self._on_error = on_error
@@ -137,8 +140,12 @@ class Loop:
             self._on_error(event, error)
 
     def _carry_out(self, decision: Decision) -> None:
-        if decision.hold is None:
+        if decision.hold is not None:
+            return
+        if decision.target.kind is SubjectKind.ENGINE:
             self._actors[decision.target.name].submit(decision)
+        else:
+            self._beside.submit(decision)
 
     def _answer(self) -> None:
         """Let go of the requests whose engines have come to rest."""

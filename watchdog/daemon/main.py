@@ -34,7 +34,9 @@ def run(options: RunOptions) -> int:
     try:
         source = Source.of(options)
         config = source.read()
-        rules = build_rules(config.rule, registry.probes(), registry.actions(), config.file)
+        rules = build_rules(
+            config.rule, registry.probes(), registry.actions(), config.file, config.actions
+        )
         state_dir, trouble = _state_dir(options)
         _lock(locks, config, state_dir, writable=not trouble)
     except (ConfigError, RuleError) as error:

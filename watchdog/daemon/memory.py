@@ -187,6 +187,7 @@ def _shifted(incident: Incident, by: Seconds) -> Incident:
         began_at=incident.began_at + by,
         decided_at=moved(incident.decided_at),
         resolved_at=moved(incident.resolved_at),
+        timeline=tuple(replace(entry, at=entry.at + by) for entry in incident.timeline),
     )
 
 

@@ -119,6 +119,7 @@ class OneBox:
 
     targets: tuple[OneTarget, ...]
     members: Mapping[Key, str] = field(default_factory=dict)
+    state_dir: str = ""
 
     def engines(self) -> tuple[OneTarget, ...]:
         """Every configured engine, running or not."""

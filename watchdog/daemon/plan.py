@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from watchdog import registry
 from watchdog.config import Config, ConfigError, WatchdogMode, judgement
 from watchdog.contracts import Box, ProbeSpec
 from watchdog.core.model import Event
@@ -64,6 +65,7 @@ class Plan:
     facts: dict[str, tuple[Event, ...]] = field(default_factory=dict)
     looking: dict[RunKey, Looking] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
+    reread: frozenset[str] = frozenset()
     _made: list[Callable[[], object]] = field(default_factory=list)
 
     def made(self, undo: Callable[[], object]) -> None:
@@ -116,9 +118,11 @@ class Planner:
     def _rules(self, config: Config) -> tuple[Rule, ...]:
         """Those in force where they are the same: then nothing was changed by reading them."""
         now = self.now
-        if config.rule == now.config.rule:
+        if (config.rule, config.actions) == (now.config.rule, now.config.actions):
             return now.rules
-        built = build_rules(config.rule, self.specs, self.makings.actions, config.file)
+        built = build_rules(
+            config.rule, self.specs, registry.actions(), config.file, config.actions
+        )
         before = {rule.name: rule for rule in now.rules}
         same = tuple(
             old if (old := before.get(rule.name)) is not None and old == rule else rule
@@ -162,6 +166,11 @@ class Planner:
             if name not in comers and engine != self.crew.engines[name].config
         }
         plan.muster = Muster(comers, changed)
+        plan.reread = frozenset(
+            name
+            for name, (engine, _) in changed.items()
+            if engine.expect_log != self.crew.engines[name].config.expect_log
+        )
         self._look(plan)
         self._recall(plan)
         plan.restarts = self._restarts(plan)

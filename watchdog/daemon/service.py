@@ -17,6 +17,7 @@ from watchdog.daemon import aftercare, nginx
 from watchdog.daemon.aftercare import Aftercare
 from watchdog.daemon.beginning import address, doors, opened, read_ahead, recalled
 from watchdog.daemon.box import EngineBox
+from watchdog.daemon.box_control import Hands
 from watchdog.daemon.configured import Source
 from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
 from watchdog.daemon.front import Front
@@ -33,11 +34,8 @@ from watchdog.daemon.shown import Shown
 from watchdog.daemon.signals import Signals, enqueue
 from watchdog.daemon.strays import living, ports_left, strays
 from watchdog.daemon.turns import Turns
-from watchdog.daemon.wiring import (
-    Makings,
-    build_probes,
-    period_of,
-)
+from watchdog.daemon.wiring import Makings, build_probes, period_of
+from watchdog.executor import Beside, Repertoire
 from watchdog.inbox import Inbox
 from watchdog.logs import Journal
 from watchdog.metrics import Exporter
@@ -79,10 +77,12 @@ class Service:
         self._exit_watch = ExitWatch(self._exit_failed)
         self._specs = registry.probes()
         state = recalled(now.config, state_dir, self._memory)
-        self._box = EngineBox({}, self._store)
+        self._box = EngineBox({}, self._store, str(state_dir) if durable else "")
         self._crew = Crew(self._box)
         self._models = ModelWatch(self._store, journal.log, self._model_change)
+        self._hands = Hands(Sweeper(self._store.ended_tempdirs), self._household, self._box.engines)
         self._gates = self._build_gates()
+        self._repertoire = Repertoire(registry.actions(), now.config.actions)
         self._upstream = nginx.upstream(state_dir, self._crew, self._household, journal)
         self._take_up()
         makings = self._makings(durable=durable)
@@ -134,7 +134,7 @@ class Service:
             unwanted=self._is_unwanted,
             hurried=lambda: self._loop.state.shutting_down,
             turns=Turns(self._published, lambda: self._now.config.watchdog.starts_at_once),
-            sweeper=Sweeper(self._store.ended_tempdirs),
+            sweeper=self._hands.sweeper,
             say=self._say,
         )
 
@@ -192,7 +192,8 @@ class Service:
                 self._warn,
                 self._box.owner,
             ),
-            registry.actions(),
+            self._repertoire,
+            self._hands,
             self._published,
             self._gates,
             self._crew.in_the_way,
@@ -217,6 +218,7 @@ class Service:
             settings=self._now.config.policy.core(),
             inbox=self._inbox,
             actors=self._crew.actors,
+            beside=Beside("box", self._repertoire, self._hands, self._inbox.post),
             watchers=(
                 self._write,
                 self._exporter.observe,
@@ -269,6 +271,7 @@ class Service:
         """What follows from the configuration in force."""
         config = self._now.config
         self._upstream.use(config.nginx)
+        self._repertoire.configure(config.actions)
         self._gates.floors = config.probes["driver"].settings.floors
 
     # --- beginning and end --------------------------------------------------------------------
@@ -306,6 +309,7 @@ class Service:
         for server in self._servers:
             server.stop()
         self._gates.close()
+        self._hands.close()
         for engine in self._crew.engines.values():
             engine.actor.close()
             if engine.supervised.is_left:
@@ -322,15 +326,6 @@ class Service:
     def _write(self, _: Event, step: Step) -> None:
         for record in step.records:
             self._journal.write(record)
-        for decision in step.decisions:
-            if decision.hold is None:
-                self._journal.log(
-                    "info",
-                    "action.started",
-                    action=decision.action,
-                    engine=decision.target.name,
-                    incident=decision.incident,
-                )
 
     def _remember(self, event: Event, step: Step) -> None:
         self._memory.keep(step)

@@ -11,17 +11,18 @@ from typing import cast
 from watchdog.command_line import describe
 from watchdog.config import Config, EngineConfig, EngineLimits, size_of
 from watchdog.config import Hook as HookConfig
-from watchdog.contracts import ActionSpec, Box, EngineTarget, Probe, ProbeSpec
+from watchdog.contracts import Box, BoxControl, EngineTarget, Probe, ProbeSpec
 from watchdog.core.model import Event, Seconds, Subject, SubjectKind, engine_subject
 from watchdog.core.state import EngineSettings as CoreSettings
 from watchdog.core.state import EngineState, State
 from watchdog.daemon.engines import Target, requests_in
 from watchdog.daemon.following import Following
-from watchdog.daemon.gates import Gates, assigned, visible
+from watchdog.daemon.gates import Gates, visible
 from watchdog.daemon.mailbox import Mailbox
 from watchdog.daemon.model_watch import ModelWatch
-from watchdog.executor import Actor
+from watchdog.executor import Actor, Repertoire
 from watchdog.ledger import GenerationRecord
+from watchdog.places import assigned
 from watchdog.runner import ProbeRun
 from watchdog.supervisor import launched
 from watchdog.supervisor.cgroup import Limits
@@ -56,7 +57,8 @@ class Makings:
 
     log_dir: Path
     around: Surroundings
-    actions: Mapping[str, ActionSpec]
+    repertoire: Repertoire
+    control: BoxControl
     published: Callable[[], State]
     gates: Gates
     in_the_way: Callable[[str], str | None]
@@ -79,7 +81,7 @@ class Makings:
             config,
             supervised,
             Target(supervised, self.published, self.models.first_good),
-            Actor(supervised, self.actions, mailbox),
+            Actor(supervised, self.repertoire, mailbox, self.control),
             mailbox,
         )
 

@@ -76,7 +76,7 @@ class Calm:
 
     def _look_at(self, watches: _Watches) -> None:
         self._watches = watches
-        self._undecided = any(key[1].kind is SubjectKind.ENGINE for key in watches)
+        self._undecided = any(map(self._is_decided_about, watches))
         self._running = running(watches)
         self._moments = tuple(
             moment
@@ -84,6 +84,10 @@ class Calm:
             if (rule := self._rules.by_name.get(name)) is not None
             for moment in rules.next_look(rule, seen)
         )
+
+    def _is_decided_about(self, key: tuple[str, Subject]) -> bool:
+        rule = self._rules.by_name.get(key[0])
+        return key[1].kind is SubjectKind.ENGINE or (rule is not None and bool(rule.actions))
 
     def _says_nothing_new(self, before: State, now: State) -> bool:
         """Whether rules about engines are asked nothing else than they were asked before."""

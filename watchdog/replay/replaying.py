@@ -23,11 +23,14 @@ from watchdog.core.model import (
     Mode,
     ReadingTaken,
     Seconds,
+    Subject,
+    SubjectKind,
     Tick,
+    engine_subject,
 )
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import Rule
-from watchdog.core.state import EngineState, PolicySettings, State, Step
+from watchdog.core.state import PolicySettings, State, Step
 from watchdog.recorder import Start, Told
 from watchdog.replay.calm import Calm
 from watchdog.replay.report import Found, Report, Row, paired
@@ -63,15 +66,15 @@ def replay(  # noqa: PLR0913 - the options are given by name
     return run.report
 
 
-def _fact_about(event: Event) -> str:
-    """The engine whose processes or action the event is about, "" for none."""
+def _fact_about(event: Event) -> Subject | None:
+    """What the event tells something of that was done, or happened to its processes."""
     match event:
         case EngineSpawned() | EngineExited():
-            return event.engine
+            return engine_subject(event.engine)
         case ActionFinished():
-            return event.outcome.target.name
+            return event.outcome.target
         case _:
-            return ""
+            return None
 
 
 class _Replay:
@@ -84,7 +87,7 @@ class _Replay:
         self._state = State()
         self._wake: Seconds | None = None
         self._offset = 0.0
-        self._flights: dict[str, Seconds] = {}
+        self._flights: dict[Subject, Seconds] = {}
         self._calm = Calm(rules, settings)
         self.every_step = False
 
@@ -173,18 +176,22 @@ class _Replay:
             self._state, self._wake = replace(before, at=event.at), None
             return
         self._state, self._wake = done.state, done.wake_at
-        acted = {decision.target.name: decision for decision in then if decision.hold is None}
-        acts = {one.target.name: one for one in done.decisions if one.hold is None}
-        for name in acts.keys() - acted.keys():
-            self._take_off(before, event, name, acts[name])
-        for name in acted.keys() - acts.keys():
-            self._follow(acted[name], event.at)
+        acted = {decision.target: decision for decision in then if decision.hold is None}
+        acts = {one.target: one for one in done.decisions if one.hold is None}
+        for subject in acts.keys() - acted.keys():
+            self._take_off(before, event, acts[subject])
+        for subject in acted.keys() - acts.keys():
+            self._follow(acted[subject], event.at)
         self._report(event.at, done, then, would=acts.keys() - acted.keys())
 
     # --- what did not happen ------------------------------------------------------------------
 
-    def _take_off(self, before: State, event: Event, name: str, act: Decision) -> None:
+    def _take_off(self, before: State, event: Event, act: Decision) -> None:
         """Put a hypothetical act on the account, and leave the engine's life as it was."""
+        self._flights[act.target] = event.at + FLIGHT
+        if act.target.kind is not SubjectKind.ENGINE:
+            return
+        name = act.target.name
         after = self._state.engines[name]
         lived = facts.took(before, event, self._settings)[0].engines[name]
         first = act.action == "start_engine"
@@ -200,39 +207,50 @@ class _Replay:
             verdict=lived.verdict,
         )
         self._state = self._state.with_engine(engine)
-        self._flights[name] = event.at + FLIGHT
 
     def _land(self, event: Event) -> None:
-        """Hypothetical acts end with the engine's next fact, or with their time."""
+        """Hypothetical acts end with the next fact about their target, or with their time."""
         if not self._flights:
             return
         told = _fact_about(event)
-        for name, until in tuple(self._flights.items()):
-            if name == told or event.at >= until:
-                del self._flights[name]
-                self._let_go(self._state.engines[name], event.at)
+        for subject, until in tuple(self._flights.items()):
+            if subject == told or event.at >= until:
+                del self._flights[subject]
+                self._let_go(subject, event.at)
 
-    def _let_go(self, engine: EngineState, at: Seconds) -> None:
-        state = self._state.with_engine(replace(engine, in_flight="", charged=False))
-        self._state = ladder.ended(state, engine.subject, engine.in_flight, at)
+    def _let_go(self, subject: Subject, at: Seconds) -> None:
+        state = self._state
+        if subject.kind is SubjectKind.ENGINE:
+            engine = state.engines[subject.name]
+            action = engine.in_flight
+            state = state.with_engine(replace(engine, in_flight="", charged=False))
+        else:
+            action = "" if state.beside is None else state.beside[0]
+            state = replace(state, beside=None)
+        self._state = ladder.ended(state, subject, action, at)
 
     def _follow(self, act: Decision, at: Seconds) -> None:
         """It was done then: what the recording tells next is understood as its doing."""
         engine = self._state.engines.get(act.target.name)
-        if engine is not None:
-            self._flights.pop(engine.name, None)
+        if act.target.kind is not SubjectKind.ENGINE:
+            self._flights.pop(act.target, None)
+            self._state = replace(self._state, beside=(act.action, act.target))
+        elif engine is not None:
+            self._flights.pop(act.target, None)
             self._state = self._state.with_engine(set_out(engine, act.action, at))
 
     # --- what is told -------------------------------------------------------------------------
 
-    def _report(self, at: Seconds, done: Step, then: tuple[Decision, ...], would: set[str]) -> None:
+    def _report(
+        self, at: Seconds, done: Step, then: tuple[Decision, ...], would: set[Subject]
+    ) -> None:
         wall = at + self._offset
         if wall < self._since:
             return
         for now, old in paired(done.decisions, then):
             one = now or old
             if one is not None:
-                hypothetical = now is not None and now.hold is None and now.target.name in would
+                hypothetical = now is not None and now.hold is None and now.target in would
                 self.report.add(Row(wall, one.target, one.rule, now, old, hypothetical))
         for record in done.records:
             if record.event in {"finding.firing", "finding.resolved"}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -12,7 +13,7 @@ from watchdog.config.reading import shown
 from watchdog.config.settings import RuleConfig
 from watchdog.contracts import ActionSpec, ProbeSpec
 from watchdog.core.model import HoldReason, Mode, Severity, SubjectKind
-from watchdog.core.rules import Rule
+from watchdog.core.rules import SUBJECT, Rule
 from watchdog.rules import inhibitions
 from watchdog.rules.condition import CelCondition, condition, evidence
 from watchdog.rules.defaults import default_rules
@@ -21,9 +22,11 @@ from watchdog.rules.tokens import ConditionError
 from watchdog.rules.vocabulary import Vocabulary, article, meant
 
 _BUILT_IN = "built-in rules"
+_PLACE = re.compile(r"\{([^{}]*)\}")
+"""What is filled in from the evidence."""
 _HOLDS = (HoldReason.INHIBITED, HoldReason.BLOCKED)
 _REQUIRED = ("subject", "when", "summary")
-_JUDGED = ("evidence", "reason")
+_JUDGED = ("evidence", "reason", "fix")
 """What belongs to a condition: it goes when another one comes."""
 
 
@@ -32,21 +35,32 @@ def build_rules(
     specs: Mapping[str, ProbeSpec],
     actions: Mapping[str, ActionSpec],
     file: str,
+    settings: Mapping[str, object] | None = None,
 ) -> tuple[Rule, ...]:
     """The default rules with the fields that ``configured`` replaces, and then its own.
 
-    ``specs`` and ``actions`` are what is registered. Raises RuleError with all that is wrong; what
-    the configuration says has ``file`` in front.
+    ``specs`` and ``actions`` are what is registered, ``settings`` those of the actions by name,
+    where they are not the defaults. Raises RuleError with all that is wrong; what the configuration
+    says has ``file`` in front.
     """
-    return _Builder(specs, actions, file).rules(configured)
+    return _Builder(specs, actions, file, settings or {}).rules(configured)
 
 
 class _Builder:
     def __init__(
-        self, specs: Mapping[str, ProbeSpec], actions: Mapping[str, ActionSpec], file: str
+        self,
+        specs: Mapping[str, ProbeSpec],
+        actions: Mapping[str, ActionSpec],
+        file: str,
+        settings: Mapping[str, object],
     ) -> None:
         self._vocabulary = Vocabulary(specs)
         self._actions = actions
+        self._choices = {
+            name: spec.choices(settings.get(name, spec.settings()))
+            for name, spec in actions.items()
+            if spec.choices is not None
+        }
         self._file = file
         self._lines: list[str] = []
         self._given: dict[str, RuleConfig] = {}
@@ -125,6 +139,10 @@ class _Builder:
         if when is None:
             return None
         shown_with_it = self._evidence(config, when)
+        for name in _PLACE.findall(config.fix or ""):
+            if name not in {SUBJECT, *shown_with_it}:
+                words = f"expected {{{name}}} to stand in the evidence too"
+                self._fail(config.name, "fix", words)
         return None if len(self._lines) > before else _built(config, when, shown_with_it)
 
     def _condition(self, config: RuleConfig, kind: SubjectKind) -> CelCondition | None:
@@ -148,14 +166,19 @@ class _Builder:
         return tuple(found)
 
     def _ladder(self, config: RuleConfig, kind: SubjectKind) -> Iterator[tuple[str, str]]:
-        for name in config.actions or ():
+        for whole in config.actions or ():
+            name, colon, choice = whole.partition(":")
             spec = self._actions.get(name)
-            if spec is None:
+            if spec is None or (colon and spec.choices is None):
                 known = ", ".join(sorted(self._actions)) or "none"
-                yield "actions", f"unknown action {shown(name)}, expected one of {known}"
-            elif spec.subject_kind is not kind:
-                acts = f"{name} acts on {article(spec.subject_kind)}"
-                yield "actions", f"{acts}, this rule is about {article(kind)}"
+                yield "actions", f"unknown action {shown(whole)}, expected one of {known}"
+                continue
+            if kind not in spec.subjects:
+                acts = " or ".join(article(one) for one in SubjectKind if one in spec.subjects)
+                yield "actions", f"{name} acts on {acts}, this rule is about {article(kind)}"
+            if spec.choices is not None and choice not in self._choices[name]:
+                known = ", ".join(self._choices[name]) or "none"
+                yield "actions", f"expected {name}:NAME, with a name of [actions.{name}]: {known}"
 
     def _holds(self, config: RuleConfig) -> Iterator[tuple[str, str]]:
         if config.holds is not None and config.holds not in _HOLDS:
@@ -189,4 +212,5 @@ def _built(config: RuleConfig, when: CelCondition, shown_with_it: tuple[str, ...
         holds=config.holds,
         fault=bool(config.fault),
         reason=config.reason or "",
+        fix=config.fix or "",
     )

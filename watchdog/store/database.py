@@ -60,8 +60,8 @@ class Database:
     """One connection behind one lock. After construction nothing here raises.
 
     While the file cannot be written everything goes on in memory, starting from what the file
-    held; ``checkpoint`` tries to return, unless that would overwrite what could not be read or
-    was not ours from the start. ``warnings`` are what happened while it was opened.
+    held; ``checkpoint`` tries to return. What could not be read is moved aside then, and never
+    overwritten. ``warnings`` are what happened while it was opened.
     """
 
     def __init__(self, directory: Path | None, warn: Warn, reason: str = "") -> None:
@@ -69,6 +69,8 @@ class Database:
         self._warn = warn
         self._lock = threading.Lock()
         self._durable = False
+        self._whole = True
+        self._aside = ""
         self.warnings: tuple[str, ...] = (reason,) if reason else ()
         self._connection = self._open()
 
@@ -148,9 +150,9 @@ class Database:
         return connection
 
     def _without_disk(self, path: Path, error: Exception) -> sqlite3.Connection:
-        self._path = None
         self.warnings += (f"cannot use {path}, going on in memory: {error}",)
-        return _remembered(path)
+        connection, self._whole = _remembered(path)
+        return connection
 
     def _opened(self, path: Path) -> sqlite3.Connection:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,20 +169,20 @@ class Database:
     def _leave_the_disk(self) -> None:
         broken, self._durable = self._connection, False
         copy = _copied(broken)
-        if copy is None:
-            self._path = None
+        self._whole = copy is not None
         self._connection = copy or _in_memory()
         with contextlib.suppress(sqlite3.Error):
             broken.close()
 
     def _return_to_the_disk(self) -> None:
-        """Overwrite the file with what is in memory, as one transaction."""
+        """Write the file anew from what is in memory, as one transaction."""
         with self._lock:
             if self._path is None or self._durable:
                 return
             try:
-                connection = self._opened(self._path)
+                connection = self._ours(self._path)
             except (OSError, ValueError, sqlite3.Error, _CorruptError):
+                self._durable = False
                 return
             try:
                 self._connection.backup(connection)
@@ -191,7 +193,24 @@ class Database:
                 return
             self._connection.close()
             self._connection = connection
-        self._warn("the store is on disk again")
+            before, self._aside = self._aside, ""
+        told = f"; what was there before is in {before}" if before else ""
+        self._warn(f"the store is on disk again{told}")
+
+    def _ours(self, path: Path) -> sqlite3.Connection:
+        """The file, in which nothing stands that is not in memory."""
+        self._whole = self._whole or not path.exists()
+        try:
+            connection = self._opened(path)
+        except _CorruptError:
+            pass
+        else:
+            if self._whole:
+                return connection
+            connection.close()
+        self._aside = _move_aside(path)
+        self._whole = True
+        return self._opened(path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -218,18 +237,25 @@ def _copied(source: sqlite3.Connection) -> sqlite3.Connection | None:
     return copy if whole else None
 
 
-def _remembered(path: Path) -> sqlite3.Connection:
-    """What can still be read of a file that cannot be written, in memory.
+def _remembered(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """What can still be read of a file that cannot be written, in memory; whether it is all.
 
     Without room for SQLite's shared memory only the file itself can be read, without its log.
     """
-    for how in ("mode=ro", "immutable=1"):
+    for how, whole in (("mode=ro", True), ("immutable=1", not _has_log(path))):
         with contextlib.suppress(sqlite3.Error, ValueError):
             uri = f"{path.absolute().as_uri()}?{how}"
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY)) as source:
                 if copy := _copied(source):
-                    return copy
-    return _in_memory()
+                    return copy, whole
+    return _in_memory(), False
+
+
+def _has_log(path: Path) -> bool:
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except (OSError, ValueError):
+        return False
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The operator's own commands before a start and after a stop: bounded, and gone when they fail.
+"""The operator's own commands, around an engine's life and else: bounded, and gone when they fail.
 
 A command may leave something running on purpose (a tunnel, a mount). What it left when it ended
 well is let be, and no engine's stop may take it for a part of the engine; of one that failed or
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from watchdog import procfs
@@ -51,18 +51,28 @@ def run(
     wants the rest any more: what runs is ended.
     """
     for number, hook in enumerate(hooks):
-        wrong = _wrong(hook, key, launch, household, cut)
+        env = lasting(launch) | {HOOK_VARIABLE: key}
+        wrong = once(hook, launch, env, household, cut)
         if wrong is not None:
             # The program alone: the arguments may hold a password, in a shell's line for instance.
             return f"{key}[{number}] ({hook.command[0]}) {wrong}"
     return None
 
 
-def _wrong(
-    hook: Hook, key: str, launch: Launch, household: Household, cut: Callable[[], bool]
+def once(
+    hook: Hook,
+    launch: Launch,
+    env: Mapping[str, str],
+    household: Household,
+    cut: Callable[[], bool] = lambda: False,
 ) -> str | None:
+    """Run one with this environment alone: what is wrong with it in words, None when it went well.
+
+    ``launch`` says where it writes and in which directory it runs; ``cut`` is as for ``run``, and
+    asked ten times a second.
+    """
     mark = f"hook-{os.urandom(8).hex()}"
-    env = lasting(launch) | {HOOK_VARIABLE: key, GENERATION_VARIABLE: mark}
+    env = {**env, GENERATION_VARIABLE: mark}
     own = Launch(launch.engine, hook.command, launch.log_path, env, launch.cwd)
     household.hook_began(mark)
     try:

@@ -26,11 +26,9 @@ MIN_AGE: Seconds = 60.0
 TIME: Seconds = 2.0
 """A sweep takes no longer: a start waits for it."""
 
-_MOST = 256
-"""Files a sweep: the rest is left to the next one."""
 _SHOWN = 3
-_MOST_ENTRIES = 4096
-"""Entries of a folder that are looked through; 4,096 take 2 ms."""
+_USED, _BOUND = "a process uses it", "somebody is bound to it"
+_HOLD = frozenset({_USED, _BOUND})
 _REMEMBERED: Seconds = 600.0
 """What was held is not looked for again in all of /proc at the next start, so long."""
 _PERIOD: Seconds = 3600.0
@@ -44,6 +42,23 @@ _NAMES = re.compile(
 )
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one sweep does, and for how many seconds: what is left is left to the next one.
+
+    ``entries`` of one folder are looked through; 4,096 take 2 ms.
+    """
+
+    time: Seconds = TIME
+    files: int = 256
+    entries: int = 4096
+
+
+SHORT = Limits()
+LONG = Limits(time=20.0, files=100_000, entries=2_000_000)
+"""For who has asked for it and waits: a file system of a million entries is looked through."""
+
 Identity = tuple[int, int, int]
 """Device, inode, and time of the last change: another file in the same place differs."""
 
@@ -52,12 +67,19 @@ Identity = tuple[int, int, int]
 class Swept:
     """What became of it: paths, and for those that were kept the reason.
 
-    ``why`` says why nothing but the directories of ended starts could be removed.
+    ``why`` says why nothing but the directories of ended starts could be removed. ``spared`` are
+    named as leftovers are, and not even looked for in /proc: too young, or of somebody else.
     """
 
     removed: tuple[str, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
     why: str = ""
+    spared: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def undone(self) -> tuple[tuple[str, str], ...]:
+        """Those of the kept that nobody is known to hold, and that another sweep may remove."""
+        return tuple((path, why) for path, why in self.kept if why not in _HOLD)
 
     def lines(self) -> tuple[str, ...]:
         """It in words, for the journal; none when nothing was found."""
@@ -96,6 +118,7 @@ class Sweeper:
         before: Seconds | None = None,
         dry_run: bool = False,
         quick: bool = False,
+        limits: Limits = SHORT,
     ) -> Swept:
         """Remove what nobody holds; with ``dry_run`` only say it. Never raises for a file.
 
@@ -104,20 +127,20 @@ class Sweeper:
         of /proc is read only for something that was not found to be held minutes ago, and sockets
         and private directories are looked for once an hour.
         """
-        deadline = time.monotonic() + TIME
-        youngest = min(time.time() - self.min_age, before or float("inf"))
+        deadline = time.monotonic() + limits.time
         thorough = not quick or self._is_time()
-        found = tuple(islice(self._found(folders if thorough else (), youngest), _MOST))
+        look = _Look(self.min_age, before, deadline, limits)
+        found = tuple(islice(look.at(self.shm, folders if thorough else ()), limits.files))
         recorded = self.ended() if thorough else ()
-        ended = tuple(islice(filter(_is_private, recorded), _MOST))
+        ended = tuple(islice(filter(_is_private, recorded), limits.files))
         self._forget()
         if not ended and all(quick and one.identity in self._kept for one in found):
-            return Swept()
+            return Swept(spared=tuple(look.spared))
         held = self.look(deadline)
         removed: list[str] = []
         kept: list[tuple[str, str]] = []
         for path in ended:
-            why = "a process uses it" if held.below(path) else ""
+            why = _USED if held.below(path) else ""
             gone = not why and (dry_run or _remove_folder(path))
             removed += [path] * gone
             kept += [(path, why or "it cannot be removed")] * (not gone)
@@ -128,18 +151,8 @@ class Sweeper:
             if why:
                 kept.append((one.path, why))
                 self._kept[one.identity] = time.monotonic()
-        return Swept(tuple(removed), tuple(kept), held.unseen if found else "")
-
-    def _found(self, folders: Iterable[str], youngest: Seconds) -> Iterator[_Found]:
-        wanted: Mapping[str, tuple[re.Pattern[str], Callable[[int], bool]]] = {
-            **dict.fromkeys(folders, (_UUID, stat.S_ISSOCK)),
-            str(self.shm): (_NAMES, stat.S_ISREG),
-        }
-        for folder, (names, is_kind) in wanted.items():
-            for path, info in _entries(folder, names):
-                mine = is_kind(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
-                if mine and max(info.st_mtime, info.st_ctime) < youngest:
-                    yield _Found(path, _identity(info), stat.S_ISSOCK(info.st_mode))
+        why = held.unseen if found else ""
+        return Swept(tuple(removed), tuple(kept), why, tuple(look.spared))
 
     def _is_time(self) -> bool:
         now, last = time.monotonic(), self._thorough_at
@@ -150,26 +163,73 @@ class Sweeper:
 
     def _forget(self) -> None:
         now = time.monotonic()
-        self._kept = {one: at for one, at in self._kept.items() if now - at < _REMEMBERED}
+        self._kept = {one: at for one, at in tuple(self._kept.items()) if now - at < _REMEMBERED}
+
+
+def socket_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where vLLM leaves its sockets, when it is not told our directory or was started by others."""
+    named = (environment.get(name) for name in ("VLLM_RPC_BASE_PATH", "TMPDIR"))
+    return tuple(dict.fromkeys((*filter(None, named), str(tempdirs.base()))))
+
+
+class _Look:
+    """One look at folders for what is named as leftovers are; ``spared`` is what is let be."""
+
+    def __init__(
+        self, min_age: Seconds, before: Seconds | None, deadline: Seconds, limits: Limits
+    ) -> None:
+        self.spared: list[tuple[str, str]] = []
+        self._min_age, self._before = min_age, before
+        self._now = time.time()
+        self._deadline, self._limits = deadline, limits
+
+    def at(self, shm: Path, folders: Iterable[str]) -> Iterator[_Found]:
+        """Shared memory in ``shm``, and sockets in ``folders``."""
+        wanted: Mapping[str, tuple[re.Pattern[str], Callable[[int], bool]]] = {
+            **dict.fromkeys(folders, (_UUID, stat.S_ISSOCK)),
+            str(shm): (_NAMES, stat.S_ISREG),
+        }
+        for folder, (names, is_kind) in wanted.items():
+            for path, info in self._entries(folder, names):
+                if not is_kind(info.st_mode):
+                    continue
+                why = self._let_be(info)
+                if not why:
+                    yield _Found(path, _identity(info), stat.S_ISSOCK(info.st_mode))
+                elif len(self.spared) < self._limits.files:
+                    self.spared.append((path, why))
+
+    def _let_be(self, info: os.stat_result) -> str:
+        """Why it is not even asked who holds it; "" when it is."""
+        if info.st_uid != os.geteuid():
+            return "it belongs to another user"
+        if info.st_nlink != 1:
+            return "it has another name too"
+        changed = max(info.st_mtime, info.st_ctime)
+        if changed >= self._now - self._min_age:
+            return f"it is younger than {self._min_age:g} s"
+        is_young = self._before is not None and changed >= self._before
+        return "it is younger than an engine that lives" if is_young else ""
+
+    def _entries(self, folder: str, names: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
+        """Entries with such names as they are themselves: no link is followed."""
+        try:
+            with os.scandir(folder) as entries:
+                for entry in islice(entries, self._limits.entries):
+                    if names.fullmatch(entry.name):
+                        if _late(self._deadline):
+                            return
+                        try:
+                            yield entry.path, entry.stat(follow_symlinks=False)
+                        except OSError:
+                            continue
+        except OSError:
+            return
 
 
 def _some(paths: tuple[str, ...]) -> str:
     more = " …" if len(paths) > _SHOWN else ""
     return ", ".join(paths[:_SHOWN]) + more
-
-
-def _entries(folder: str, names: re.Pattern[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Entries with such names as they are themselves: no link is followed."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in islice(entries, _MOST_ENTRIES):
-                if names.fullmatch(entry.name):
-                    try:
-                        yield entry.path, entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-    except OSError:
-        return
 
 
 def _identity(info: os.stat_result) -> Identity:
@@ -178,9 +238,9 @@ def _identity(info: os.stat_result) -> Identity:
 
 def _held(one: _Found, held: Holders) -> str:
     if one.is_socket:
-        return "" if sockets.is_dead(one.path) else "somebody is bound to it"
+        return "" if sockets.is_dead(one.path) else _BOUND
     name = one.path.rpartition("/")[2]
-    return "a process uses it" if name in held.names or one.identity[1] in held.inodes else ""
+    return _USED if name in held.names or one.identity[1] in held.inodes else ""
 
 
 def _remove(one: _Found) -> str:

@@ -10,13 +10,12 @@ from watchdog.config.reading import Reader
 from watchdog.config.settings import RuleConfig
 from watchdog.rules.errors import RuleError
 
-_FILES = ("engine", "model", "standby", "gpu_faults", "gpu", "host")
-
 
 @cache
 def default_rules() -> tuple[RuleConfig, ...]:
     """The rules that are shipped, read once. Raises RuleError when a file of ours is broken."""
-    return tuple(rule for name in _FILES for rule in _rules(f"{name}.toml"))
+    files = sorted(one.name for one in resources.files(__name__).iterdir())
+    return tuple(rule for name in files if name.endswith(".toml") for rule in _rules(name))
 
 
 def _rules(file: str) -> tuple[RuleConfig, ...]:
