@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,16 +78,25 @@ def test_h3_more_requests_than_it_can_take(tmp_path: Path, temporary: Path) -> N
         assert untouched(daemon, before)
 
 
-def test_h11_a_key_and_several_api_servers(tmp_path: Path, temporary: Path) -> None:
-    """H11: canary and metrics work behind two API servers and a key; a stopped core is found."""
+def test_h11_a_key_https_a_path_and_several_api_servers(tmp_path: Path, temporary: Path) -> None:
+    """H11: canary and metrics work behind all of them; a stopped core is found."""
     port = free_port()
     words = [*command(port), "--api-key", "sk-secret", "--api-server-count", "2"]
+    words += [*certified(tmp_path), "--root-path", "/base"]
     with running(tmp_path / "s", words, port, environment=environment(temporary)) as daemon:
         before = daemon.wait_ready(START)
         until(lambda: daemon.metric("vllm_watchdog_engine_metrics_progress_total{"), 30)
         os.kill(member(daemon, "EngineCore"), signal.SIGSTOP)
         assert_recovered(daemon, before, {"stalled"})
         assert "sk-secret" not in daemon.log_path.read_text()
+
+
+def certified(folder: Path) -> list[str]:
+    """Flags for HTTPS with a certificate of its own making."""
+    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=other"]
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return ["--ssl-keyfile", key, "--ssl-certfile", certificate]
 
 
 def test_h14_term_during_the_start(tmp_path: Path, temporary: Path) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,29 +161,38 @@ def test_term_while_a_request_runs(tmp_path: Path, temporary: Path) -> None:
 
 
 def test_killed_watchdog_is_succeeded(tmp_path: Path) -> None:
-    """W1: the engine outlives a SIGKILLed watchdog; the next one adopts it without a restart."""
+    """W1: killed while its engine loads, and while it serves: the next one adopts it as it is."""
     port = free_port()
-    first = launch(tmp_path / "s", command(port), port, environment=ENVIRONMENT)
-    second: Daemon | None = None
+    daemons = [launch(tmp_path / "s", command(port), port, environment=ENVIRONMENT)]
     try:
-        before = first.wait_ready(START)
-        first.send(signal.SIGKILL)
-        first.ended()
+        until(lambda: len(daemons[0].engine().get("pids", ())) >= 2, START)
+        loading = daemons[0].engine()
+        before = succeeded(daemons, START)
         assert complete(port, 2)
-        second = launch(tmp_path / "s", command(port), port, environment=ENVIRONMENT)
-        after = second.wait_ready(60)
-        assert after["pid"] == before["pid"]
-        assert after["generation"] == before["generation"]
-        assert after["starts"] == before["starts"]
-        assert second.events("engine.adopted")
-        assert second.metric("vllm_watchdog_engine_starts_total{") in {None, 0}
-        second.send(signal.SIGTERM)
-        assert second.ended(90) == 0
-        assert not [pid for pid in before["pids"] if alive(pid)]
+        after = succeeded(daemons, 60)
+        for later in (before, after):
+            for what in ("pid", "generation", "starts"):
+                assert later[what] == loading[what]
+        daemons[-1].send(signal.SIGTERM)
+        assert daemons[-1].ended(90) == 0
+        assert not [pid for pid in after["pids"] if alive(pid)]
     finally:
-        finish(first)
-        if second is not None:
-            finish(second)
+        for daemon in daemons:
+            finish(daemon)
+
+
+def succeeded(daemons: list[Daemon], patience: float) -> dict[str, Any]:
+    """Kill the last of ``daemons`` and launch the next; its engine, adopted and ready."""
+    last = daemons[-1]
+    last.verdict()
+    last.send(signal.SIGKILL)
+    last.ended()
+    port = last.engine_port
+    daemons.append(launch(last.state_dir, command(port), port, environment=ENVIRONMENT))
+    engine = daemons[-1].wait_ready(patience)
+    assert daemons[-1].events("engine.adopted")
+    assert daemons[-1].metric("vllm_watchdog_engine_starts_total{") in {None, 0}
+    return engine
 
 
 def shared_memory(daemon: Daemon) -> set[Path]:

@@ -42,6 +42,8 @@ READY = 60.0
 class Strangers:
     """A box in which every process is somebody else's, except those that are given."""
 
+    state_dir = ""
+
     def __init__(self, owners: Mapping[int, Owned] | None = None) -> None:
         self._box = Engines(owners=dict(owners or {}))
         self.engines = self._box.engines

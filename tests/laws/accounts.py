@@ -12,7 +12,7 @@ from watchdog.core.model import Cause, Decision, Outcome, Seconds
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineState, PolicySettings
 
-REFUSALS = frozenset({Cause.GPU_MEMORY_SHORT, Cause.DRIVER_MISMATCH})
+REFUSALS = frozenset({Cause.GPU_MEMORY_SHORT, Cause.DRIVER_MISMATCH, Cause.PORT_IN_USE})
 """Why the box itself refuses a start: such a restart is not paid for."""
 
 

@@ -13,6 +13,7 @@ from tests.laws.accounts import STARTS, Account, Rungs
 from tests.laws.books import Books
 from tests.laws.user_rules import Over
 from tests.laws.world import RULES, SETTINGS, Seen
+from watchdog.core import clearing
 from watchdog.core.engine import GAP
 from watchdog.core.lifecycle import LIFE, TRANSITIONS
 from watchdog.core.model import (
@@ -233,13 +234,32 @@ class Auditor:
         else:
             assert not account.aside, f"{account.aside} runs beside: {act}"
             account.aside = act.action
-        if act.rule != "operator":
+        if act.rule == clearing.RULE:
+            self._judges_clearing(act, event, before, after, flows)
+        elif act.rule != "operator":
             self._judges_own(act, event, before, after, flows)
         first = act.action == "start_engine" and was.history.wanted
         if act.rule != "operator" and act.action in STARTS and not first:
             account.restarted(act, engine, self.settings)
         if act.action == "start_engine":
             account.ready = False
+
+    def _judges_clearing(
+        self, act: Decision, event: Event, before: State, after: State, flows: frozenset[str]
+    ) -> None:
+        """What nobody starts any more leaves nothing behind; what serves is not touched."""
+        name = act.target.name
+        was, history = before.engines[name], after.engines[name].history
+        assert act.action == "stop_engine"
+        assert not self.paused, f"paused: {act}"
+        assert not after.shutting_down, f"is ending: {act}"
+        broken = self.account(name).broken
+        assert broken or history.given_up is not None, f"was not given up: {act}"
+        assert history.wanted, f"nobody wants it: {act}"
+        assert name not in flows, f"it is busy: {act}"
+        assert was.process in {ProcessState.STARTING, ProcessState.GIVEN_UP}, f"serves: {act}"
+        self._judges_blindness(act, event, before)
+        self.reached[f"clears {was.process.value}"] += 1
 
     def _judges_own(
         self, act: Decision, event: Event, before: State, after: State, flows: frozenset[str]
@@ -320,7 +340,7 @@ class Auditor:
         told: Counter[WatchKey] = Counter()
         acted: dict[WatchKey, HoldReason | None] = {}
         for decision in done.decisions:
-            if decision.rule != "operator":
+            if decision.rule not in {"operator", clearing.RULE}:
                 key = (decision.rule, decision.target)
                 told[key] += 1
                 acted[key] = decision.hold

@@ -222,7 +222,12 @@ class Week:
         if order.action == "stop_engine":
             self._ends(body, order, ok=True)
         elif body.fate in {Fate.REFUSED, Fate.INCURABLE}:
-            causes = (Cause.PORT_IN_USE, Cause.GPU_MEMORY_SHORT, Cause.DRIVER_MISMATCH)
+            causes = (
+                Cause.PRE_START_FAILED,
+                Cause.PORT_IN_USE,
+                Cause.GPU_MEMORY_SHORT,
+                Cause.DRIVER_MISMATCH,
+            )
             cause = self.random.choice(causes)
             cause = Cause.MODEL_MISSING if body.fate is Fate.INCURABLE else cause
             self._ends(body, order, ok=False, cause=cause)

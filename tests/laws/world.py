@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.core import Of, http, metrics, process, reading
 from tests.support.rules import DEFAULT_RULES
-from watchdog.core import rule_set
+from watchdog.core import clearing, rule_set
 from watchdog.core.engine import step
 from watchdog.core.lifecycle import LIFE
 from watchdog.core.model import (
@@ -201,7 +201,7 @@ class World:
         if order.action == "stop_engine":
             self._end(body, order, ok=fate is not Fate.REFUSED)
         elif fate in {Fate.REFUSED, Fate.INCURABLE}:
-            cause = Cause.PORT_IN_USE if fate is Fate.REFUSED else Cause.MODEL_MISSING
+            cause = Cause.PRE_START_FAILED if fate is Fate.REFUSED else Cause.MODEL_MISSING
             self._end(body, order, ok=False, cause=cause)
         else:
             self._spawn(body, order)
@@ -377,8 +377,8 @@ def acts(trace: Sequence[Seen]) -> list[Decision]:
 
 
 def own_acts(trace: Sequence[Seen]) -> list[Decision]:
-    """Every act that no operator asked for."""
-    return [decision for decision in acts(trace) if decision.rule != "operator"]
+    """Every act that a rule led to."""
+    return [one for one in acts(trace) if one.rule not in {"operator", clearing.RULE}]
 
 
 def records(trace: Sequence[Seen], event: str) -> list[Record]:

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -187,8 +188,12 @@ def test_a_daemon_whose_wall_clock_is_set_by_a_day(tmp_path: Path) -> None:
         tmp_path / "state", command, port, config=often, environment=environment
     ) as daemon:
         leader = daemon.wait_ready(30)["pid"]
+        idle = socket.create_connection(_address(daemon), timeout=10)
         _set_clock(shift, DAY)
         _said(daemon, DAY, 1)
+        with idle:  # nobody's connection has become a day old
+            idle.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in idle.recv(100)
         assert _well(daemon) == leader
         os.kill(leader, signal.SIGKILL)
         until(lambda: daemon.engine().get("pid") not in {None, leader}, 30)
@@ -198,6 +203,11 @@ def test_a_daemon_whose_wall_clock_is_set_by_a_day(tmp_path: Path) -> None:
         assert _well(daemon) == second
         assert len(daemon.events("engine.exited")) == 1
         assert not daemon.events("watchdog.bug")
+
+
+def _address(daemon: Daemon) -> tuple[str, int]:
+    host, _, port = daemon.listen.rpartition(":")
+    return host, int(port)
 
 
 def _set_clock(shift: Path, ahead: Seconds) -> None:

@@ -65,6 +65,8 @@ def shown(
 class Machine:
     """A box with engines."""
 
+    state_dir = ""
+
     all: tuple[EngineTarget, ...] = ()
 
     def engines(self) -> tuple[EngineTarget, ...]:

@@ -112,7 +112,7 @@ def test_a_frozen_engine_answers_health_and_no_canary(engine: Simulated) -> None
         ("health_503", "status", "skipped"),
         ("no_answer", "timeout", "timeout"),
         ("slow_answers", "timeout", "timeout"),
-        ("endless_answers", "error", "skipped"),
+        ("endless_answers", "error", "failed"),
     ],
 )
 def test_bad_answers(engine: Simulated, fault: str, health: str, canary: str) -> None:

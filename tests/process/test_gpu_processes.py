@@ -59,6 +59,8 @@ class Said:
 class Owners:
     """A box that knows the owners by pid, and nobody else."""
 
+    state_dir = ""
+
     of: Mapping[int, Owned] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, running
+from tests.support.outages import reads
 from tests.support.reloads import READY, File, engines, post, ready, reload, rule, watched
 from tests.support.simulated import cmdline, until
 
@@ -41,6 +42,21 @@ def test_a_start_under_way_goes_on(file: File) -> None:
         assert daemon.verdict() == "starting"
         now = daemon.wait_ready(READY)
         assert (now["pid"], now["starts"]) == (started["pid"], 1)
+
+
+def test_what_it_expects_of_the_log_while_it_starts(file: File) -> None:
+    """What the log had shown before is no proof of a pattern that the file brings now."""
+    file.engine("main", 0, "--startup-time", "4")
+    file.write()
+    with running(file.path.parent / "s", (), file.port, config=file.path) as daemon:
+        daemon.wait_event("engine.started")
+        reads(daemon, "engine_log", 2)
+        file.engines["main"]["expect_log"] = ["no such [l]ine"]
+        file.write()
+        assert reload(daemon)["restarts"] == []
+        unshown = ["the log has not shown 'no such [l]ine' yet"]
+        until(lambda: daemon.engine()["reasons"] == unshown, READY)
+        assert daemon.verdict() == "starting"
 
 
 def test_its_own_change_while_it_starts(file: File) -> None:

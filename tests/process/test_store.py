@@ -257,6 +257,44 @@ def test_a_full_disk_is_survived_and_left_behind(tiny_disk: Path) -> None:
 
 
 @pytest.mark.root
+def test_a_disk_that_is_full_at_first_is_used_when_it_has_room(tiny_disk: Path) -> None:
+    """What was written meanwhile is on the disk then, and goes on to be."""
+    ballast, warnings = tiny_disk / "ballast", list[str]()
+    with suppress(OSError), ballast.open("wb", buffering=0) as full:
+        while full.write(b"\0" * 4096):
+            pass
+    store = Store.open(tiny_disk, warnings.append)
+    assert (len(store.warnings), store.durable) == (1, False)
+    store.planned(record())
+    store.tidy()
+    ballast.unlink()
+    store.tidy()
+    assert (store.durable, warnings) == (True, ["the store is on disk again"])
+    store.planned(record("g2"))
+    store = reopened(store, tiny_disk)
+    assert {one.id for one in store.living("main")} == {"g1", "g2"}
+    store.close()
+
+
+@pytest.mark.root
+def test_what_could_not_be_read_is_not_overwritten(tiny_disk: Path) -> None:
+    """Damaged on a disk that is read-only: moved aside as soon as that can be done, and told."""
+    path, warnings = tiny_disk / "store.sqlite3", list[str]()
+    path.write_bytes(b"noise" * 999)
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    with closing(Store.open(tiny_disk, warnings.append)) as store:
+        store.planned(record())
+        subprocess.run(["mount", "-o", "remount,rw", str(tiny_disk)], check=True)
+        store.tidy()
+        assert store.durable
+        assert warnings == [
+            "the store is on disk again; what was there before is in store.sqlite3.corrupt-1"
+        ]
+        assert (tiny_disk / "store.sqlite3.corrupt-1").read_bytes() == b"noise" * 999
+        assert [one.id for one in store.living("main")] == ["g1"]
+
+
+@pytest.mark.root
 def test_a_read_only_disk_is_still_remembered(tiny_disk: Path) -> None:
     """What lived is known for adoption although nothing can be written any more."""
     with closing(Store.open(tiny_disk)) as store:

@@ -188,7 +188,7 @@ def test_shared_memory_is_that_of_the_engine(tmp_path: Path) -> None:
     with elsewhere("size=64m,nr_inodes=100") as pid:
         box = Engines((engine(tmp_path, *TWO_WORKERS, leader=pid), engine(tmp_path, name="other")))
         found = read(Tmpfs(box))
-        crowd(Path(f"/proc/{pid}/root/dev/shm"), 80)
+        crowd(Path("/proc", str(pid), "root", "dev/shm"), 80)
         later = read(Tmpfs(box))
     assert found["shm_bytes"] == 64 << 20
     assert found["shm_wanted_bytes"] == 400 << 20

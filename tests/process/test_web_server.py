@@ -8,7 +8,6 @@ import os
 import socket
 import stat
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -162,20 +161,6 @@ def test_clients_that_vanish_leave_nothing() -> None:
                 raw.sendall(REQUEST)
                 raw.recv(10)
         until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # noqa: PTH208 - as above
-
-
-@pytest.mark.parametrize("ahead", [86400.0, -86400.0])
-def test_a_wall_clock_that_is_set_ends_no_connection(
-    ahead: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FACT: a day forth or back is nothing to a client that was about to ask."""
-    right = time.time
-    with served() as server, connect(server) as raw:
-        assert get(server)[0] == 200
-        monkeypatch.setattr(time, "time", lambda: right() + ahead)
-        assert [get(server)[0] for _ in range(3)] == [200] * 3
-        raw.sendall(REQUEST)
-        assert b" 200 " in drain(raw).partition(b"\r\n")[0]
 
 
 def test_a_taken_port_is_told_in_one_line() -> None:
