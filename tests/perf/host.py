@@ -22,7 +22,7 @@ from tests.support.engines import Engines, Target
 from watchdog import procfs, registry
 from watchdog.contracts import Endpoint, Probe
 
-PROBES = ("conntrack", "sockets", "tmpfs", "disk", "memory", "oom", "files", "clock")
+PROBES = ("conntrack", "sockets", "tmpfs", "disk", "memory", "oom", "files", "clock", "cpu")
 LOOKS = 30
 _INSIDE = "--inside"
 _A_FOLDER = 100_000

@@ -29,7 +29,7 @@ GIB = 1 << 30
 READY = 60.0
 NVML_PROBES = ("driver", "gpu", "gpu_processes", "xid")
 ENGINE = ("--", "vllm", "serve", "simulated/tiny")
-HOST_PROBES = ("clock", "conntrack", "disk", "files", "memory", "oom", "sockets", "tmpfs")
+HOST_PROBES = ("clock", "conntrack", "cpu", "disk", "files", "memory", "oom", "sockets", "tmpfs")
 UNSEEN = "".join(f"[probes.{name}]\nenabled = false\n" for name in HOST_PROBES)
 """What ails the machine that the tests run on is its own affair."""
 
