@@ -38,6 +38,8 @@ _OK, _BAD_REQUEST, _NOT_FOUND = 200, 400, 404
 _OTHER_TASK = frozenset({404, 405, 501})
 _NO_KEY = frozenset({401, 403})
 _REJECTED = frozenset({429, 503})
+_ASKED = frozenset({"ok", "timeout", "error"})
+"""Whatever /health says that is no plain refusal, a token that comes proves that it is wrong."""
 _PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/pooling")
 
 
@@ -130,7 +132,7 @@ class EngineHttpProbe:
 
     def _is_due(self, look: EngineLook, health: str, now: Seconds) -> bool:
         wanted = (health == "ok" and look.state is ProcessState.STARTING) or (
-            health in {"ok", "timeout"} and look.state is ProcessState.RUNNING
+            health in _ASKED and look.state is ProcessState.RUNNING
         )
         proofs = (at for at in (look.progressed_at, self._succeeded_at) if at is not None)
         proven = max(proofs, default=-self._settings.canary_interval)

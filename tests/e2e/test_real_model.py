@@ -150,7 +150,7 @@ def test_h11_a_hung_rank_is_seen_although_the_other_serves(tmp_path: Path) -> No
                 until(lambda: page(daemon, "num_requests_running", 'engine="1"') > 0, 60)
                 os.kill(member(daemon, "EngineCore_DP1"), signal.SIGSTOP)
                 found = daemon.wait_event("finding.firing", 60, is_stalled)
-                assert found["engine.reason"].startswith("rank 1 has requests and no token for")
+                assert found["reason"].startswith("rank 1 has requests and no token for")
                 until(lambda: daemon.engine()["generation"] not in {"", before["generation"]}, 60)
             assert not [pid for pid in before["pids"] if alive(pid)]
             assert daemon.events("engine.exited")[-1]["cause"] == "stalled"

@@ -107,6 +107,7 @@ def test_a_day_of_health_is_a_day_of_nothing() -> None:
     assert story.engine.process is ProcessState.RUNNING
     assert {r.event for r in story.records} == {
         "decision.act",
+        "action.started",
         "finding.firing",
         "finding.resolved",
         "engine.started",

@@ -16,9 +16,9 @@ from watchdog.config import ModelChange
 from watchdog.contracts import FirstGood
 from watchdog.core.model import Cause, Decision, Event, Reading, ReadingTaken, Seconds, Verb
 from watchdog.core.state import Step
-from watchdog.daemon.gates import assigned
 from watchdog.ledger import ModelLedger
 from watchdog.model_files import Asked, Fingerprint, Reader, asked_of, differences, only_grew
+from watchdog.places import assigned
 from watchdog.supervisor.gate import GateStep, GateVerdict, Refusal
 from watchdog.supervisor.spawn import Launch, lasting
 
@@ -120,7 +120,7 @@ class ModelWatch:
             except Exception:  # noqa: BLE001 - what we cannot find out must stop no engine
                 return None
 
-        return GateStep("model-unchanged", look)
+        return GateStep("model-unchanged", look, again=True)
 
     def _look(self, launch: Launch) -> Refusal | None:
         name, asked, found = launch.engine, _asked(launch), self._found(launch)
@@ -136,8 +136,9 @@ class ModelWatch:
                 return _refusal(name, differs)
             learns = sure or good is None or bool(differs)
             self._launches[name] = launch
-            self._keep(name, replace(kept, start=Start(asked.key, found, learns, asked.fitted)))
-        if differs:
+            start = Start(asked.key, found, learns, asked.fitted)
+            self._keep(name, replace(kept, start=start))
+        if differs and start != kept.start:  # a start may look more than once
             self._tell(name, differs, accepted=sure)
         return None
 

@@ -183,6 +183,7 @@ class Reloader:
             mode=Mode(plan.config.watchdog.mode.value),
             dropped=plan.dropped,
             histories=self._histories(plan),
+            reread=plan.reread,
         )
         settings = plan.config.policy.core()
         state, records = reload.reloaded(self.loop.state, time.monotonic(), order)
