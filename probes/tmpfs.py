@@ -33,6 +33,8 @@ _RESERVE: Seconds = 0.2
 """Between giving up on a mount and the probe's own deadline."""
 _WINDOW: Seconds = 600.0
 _LEAST: Seconds = 120.0
+_HINT = 2
+"""Inodes cost nothing until they are used: twice as many give time to find out who makes them."""
 _HALF = 50.0
 """Percent above which it is worth a look who it is."""
 _AGAIN: Seconds = 60.0
@@ -107,6 +109,7 @@ class Tmpfs:
         yield Sampled(HOST, "inodes_percent", percent)
         yield Sampled(HOST, "inodes_mount", fullest.label)
         yield Sampled(HOST, "inodes_free", fullest.space.free_inodes)
+        yield Sampled(HOST, "suggested_inodes", (fullest.space.total_inodes or 0) * _HINT)
         found = self._eats(fullest) if percent > _HALF else None
         if found is not None:
             name = _shown(found.path.removeprefix(fullest.prefix))
@@ -205,6 +208,7 @@ PROBE = ProbeSpec(
         ),
         _words("inodes_mount", "Which one that is."),
         SampleSpec("inodes_free", int, "", "How many it has left."),
+        SampleSpec("suggested_inodes", int, "", "Twice as many as it has.", exported=False),
         _words("inodes_eater", "The directory with most entries there, when half is gone."),
         SampleSpec("percent", float, "percent", "Used bytes of the fullest tmpfs."),
         _words("mount", "Which one that is."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ _CHUNKS = 10
 _CHUNK_MIB = 16
 _MIB = 1 << 20
 _VLLM = frozenset({Form.SERVE, Form.API_SERVER})
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+_TMP = "/tmp"  # noqa: S108 - where everybody's temporary files are
 _WRAPPED = 12
 """Words in front of the engine that are looked through for an ``env``."""
 
@@ -98,14 +100,14 @@ def _usual(environment: Mapping[str, str], log: str) -> Iterator[Place]:
 def _caches(environment: Mapping[str, str]) -> Iterator[Place]:
     """Of vLLM."""
     told = environment.get
-    home = told("HOME") or str(Path("~").expanduser())
+    home = told("HOME") or os.path.expanduser("~")  # noqa: PTH111 - a Path raises for who has none
     cache = told("XDG_CACHE_HOME") or f"{home}/.cache"
     temporary = _temporary(environment)
     hub = told("HF_HUB_CACHE") or told("HF_HOME") or f"{cache}/huggingface"
     yield Place("models", hub, written=False)
     yield Place("compile cache", told("VLLM_CACHE_ROOT") or f"{cache}/vllm")
     yield Place("compiled kernels", told("TORCHINDUCTOR_CACHE_DIR") or temporary)
-    yield Place("Triton's cache", told("TRITON_CACHE_DIR") or f"{home}/.triton")
+    yield Place("Triton cache", told("TRITON_CACHE_DIR") or f"{home}/.triton")
     sockets = told("VLLM_RPC_BASE_PATH")
     if sockets:
         yield Place("sockets", sockets, vital=True)
@@ -118,4 +120,6 @@ def _model(said: EngineCommand) -> Iterator[Place]:
 
 
 def _temporary(environment: Mapping[str, str]) -> str:
-    return environment.get("TMPDIR") or tempfile.gettempdir()
+    """Not asked of tempfile, which tries to write: with that full it goes elsewhere, or fails."""
+    named = (around.get(name) for around in (environment, os.environ) for name in _TEMPORARY)
+    return next(filter(None, named), _TMP)

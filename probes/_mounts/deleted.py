@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ _MOST = 4096
 _TIME: Seconds = 0.02
 _BLOCK = 512
 _STUCK = "D"
+_GONE = re.compile(rb"^0*([0-9a-f]+)-0*([0-9a-f]+) .* \(deleted\)$", re.MULTILINE)
+"""A mapping of a file without a name. Line feeds in names are written as numbers, others are not.
+
+The kernel names the links to them without leading zeros.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,8 @@ def _mapped(pid: int, root: str) -> Iterator[str]:
         text = Path(root, str(pid), "maps").read_bytes()
     except OSError:
         return
-    for line in text.splitlines():
-        if line.endswith(b" (deleted)"):
-            low, _, high = line.partition(b" ")[0].decode().partition("-")
-            # The kernel names these links without leading zeros.
-            yield f"{root}/{pid}/map_files/{int(low, 16):x}-{int(high, 16):x}"
+    for low, high in _GONE.findall(text):
+        yield f"{root}/{pid}/map_files/{low.decode()}-{high.decode()}"
 
 
 def _listed(folder: str) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from watchdog import procfs
 
 TMPFS = "tmpfs"
 _FIELDS = 6
 """In front of the optional ones: ids, device, root, mount point, options."""
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,12 @@ class Table:
 
 def mount_of(path: str, table: tuple[Mount, ...]) -> Mount | None:
     """The mount on which ``path`` is when no part of it is a link; the last one mounted there."""
+    above = {path, *map(str, PurePosixPath(path).parents)}
+    if path.startswith("/"):
+        above.add("/")  # also of what begins with two of them
     best: Mount | None = None
-    for mount in table:
-        deeper = best is None or len(mount.point) >= len(best.point)
-        if deeper and is_below(path, mount.point):
+    for mount in table:  # of thousands, for every place: so this comes first
+        if mount.point in above and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best
 
@@ -79,11 +83,12 @@ def is_below(path: str, top: str) -> bool:
 
 
 def _text(pid: int | str, root: str) -> str:
-    return Path(root, str(pid), "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    """Bytes first: reading it as text takes a carriage return in a name for the end of a line."""
+    return Path(root, str(pid), "mountinfo").read_bytes().decode("utf-8", "surrogateescape")
 
 
 def _parsed(text: str) -> tuple[Mount, ...]:
-    found = (_mount(line) for line in text.splitlines())
+    found = (_mount(line) for line in text.split("\n"))
     return tuple(mount for mount in found if mount is not None)
 
 
@@ -102,6 +107,5 @@ def _mount(line: str) -> Mount | None:
 
 
 def _unescaped(word: str) -> str:
-    """Blanks and the like are written as octal numbers."""
-    head, *rest = word.split("\\")
-    return head + "".join(chr(int(one[:3], 8)) + one[3:] for one in rest)
+    """Blanks and the like are written as octal numbers; a file system may write what it likes."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.laws.bugs_beside import BESIDE
 from tests.laws.bugs_now import ANY, NOW
 from tests.laws.mutants import Mutant, main
 
@@ -349,7 +350,7 @@ FACTS = (
     ),
 )
 
-BUGS = (*POLICY, *LADDER, *DECIDING, *WATCHING, *FACTS, *NOW)
+BUGS = (*POLICY, *LADDER, *DECIDING, *WATCHING, *FACTS, *NOW, *BESIDE)
 
 
 if __name__ == "__main__":

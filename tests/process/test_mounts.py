@@ -64,6 +64,26 @@ def test_every_mount_is_read_as_it_is(tmp_path: Path) -> None:
         assert found.numbers == f"0:{os.minor(found.device)}"
 
 
+@pytest.mark.parametrize(
+    "name", ["a\rb", "a\x0bb", "a\x1cb", "a\u2028b", "a\\b\n", "a\udcff", "x" * 255]
+)
+def test_a_name_of_any_kind_ends_no_line(tmp_path: Path, name: str) -> None:
+    """FACT: whatever a mount is called, it is found by its name and not taken for its parent."""
+    with tmpfs(tmp_path / name, "size=64k") as point:
+        found = mount_of(str(point), mounts())
+        assert found is not None
+        assert (found.point, found.device) == (str(point), point.stat().st_dev)
+
+
+@pytest.mark.parametrize("source", ["a\\zz", "a\\", "\\9"])
+def test_a_source_of_any_kind_hides_no_mount(tmp_path: Path, source: str) -> None:
+    """FACT: a file system that escapes nothing in the name of its source is read all the same."""
+    (tmp_path / "self").mkdir()
+    line = f"25 24 0:23 / /m rw,relatime - odd {source} rw\n"
+    (tmp_path / "self/mountinfo").write_text(line)
+    assert [(one.point, one.source) for one in mounts("self", str(tmp_path))] == [("/m", source)]
+
+
 def test_the_last_mount_on_a_point_is_seen(tmp_path: Path) -> None:
     """FACT: what is mounted over another hides it."""
     with tmpfs(tmp_path / "x", "size=1m"), tmpfs(tmp_path / "x", "size=2m") as point:
@@ -224,6 +244,16 @@ def mapped(path: Path, size: int) -> Iterator[None]:
         yield
     finally:
         libc.munmap(ctypes.c_void_p(found), ctypes.c_size_t(size))
+
+
+@pytest.mark.parametrize("name", ["a\r-b", "a\nb", "\udcff", "0-0 (deleted)\r"])
+def test_a_file_of_any_name_is_found(tmp_path: Path, name: str) -> None:
+    """FACT: what an engine has called a file keeps nobody from telling that it is held."""
+    with tmpfs(tmp_path / "x", "size=8m") as point:
+        (point / name).write_bytes(b"x" * 4096)
+        with mapped(point / name, 4096):
+            (point / name).unlink()
+            assert whole(point)()[0] == 4096
 
 
 @pytest.mark.parametrize("how", ["open", "mapped"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -109,6 +110,23 @@ def test_nothing_is_left_of_one_that_is_late(hands: Hands, tmp_path: Path) -> No
     assert wrong.endswith(" took more than 1 s: still at it")
     pids = [int(pid) for pid in note.read_text().split()]
     until(lambda: not any(map(alive, pids)))
+
+
+def test_what_it_left_is_nobodys_any_more_when_it_is_gone(hands: Hands, tmp_path: Path) -> None:
+    """FACT: while it lives it is not taken for an engine's; afterwards orphans are the engine's."""
+    note, home = tmp_path / "pid", hands.household
+    leaves = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    told = "open(sys.argv[-1], 'w').write(str(child.pid))\nos._exit(0)\n"
+    run(hands, (*script(f"import subprocess\n{leaves}{told}"), str(note)))
+    pid = int(note.read_text())
+    try:
+        home.generation_began("first")
+        until(lambda: pid in [info.pid for info in home.orphans()])
+        assert not home.comes_from("first", 1 << 60)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: home.reap_orphans() or not alive(pid))
+    assert home.comes_from("first", 1 << 60)
 
 
 def test_the_orders_deadline_goes_before_its_own(hands: Hands) -> None:

@@ -31,7 +31,7 @@ from watchdog.store import Store
 from watchdog.supervisor import holders, tempdirs
 from watchdog.supervisor.holders import Holders
 from watchdog.supervisor.household import Household
-from watchdog.supervisor.leftovers import Sweeper
+from watchdog.supervisor.leftovers import Sweeper, Swept
 
 RING, SECOND = "psm_5ca1ab1e", "psm_5ca1ab1f"
 STRANGER = "psm_of_somebody"
@@ -141,6 +141,29 @@ def test_more_than_a_start_has_time_for(shelf: Shelf) -> None:
         (shelf.shm / f"psm_{number:08x}").touch()
     assert shelf.sweep().startswith("swept 300 leftovers: ")
     assert len(shelf.names()) == 5000
+
+
+def test_a_clock_that_jumps_ahead_makes_nothing_old(shelf: Shelf) -> None:
+    """FACT: what was made before somebody set the clock is kept until it is really old enough.
+
+    Directories of ended starts go all the same, and a clock that is set back makes all young.
+    """
+    ahead, path, folder = [0.0], shelf.shm / RING, tempdirs.make()
+    path.write_bytes(b"x")
+    sweeper = Sweeper(
+        lambda: [str(folder)], shelf.shm, look, min_age=1.0, wall=lambda: time.time() + ahead[0]
+    )
+    ahead[0] = 3600.0
+    swept = sweeper.sweep(quick=True)
+    assert swept.removed == (str(folder),)
+    assert swept.kept == ((str(path), swept.why),)
+    assert swept.why.startswith("the clock was set a moment ago")
+    assert sweeper.sweep(quick=True) == Swept((), swept.kept, swept.why)
+    ahead[0] = -3600.0
+    assert sweeper.sweep().spared == ((str(path), "it is younger than 1 s"),)
+    ahead[0] = 7200.0
+    assert sweeper.sweep().kept == swept.kept
+    assert until(lambda: sweeper.sweep().removed) == (str(path),)
 
 
 def test_beside_a_living_engine_only_what_is_older_goes(shelf: Shelf) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from probes.tmpfs import PROBE, Settings, Tmpfs
-from tests.support.core import serving
+from tests.support.core import Story, serving
 from tests.support.engines import Engines, Target
 from tests.support.mounts import silent, tmpfs
 from tests.support.rule_stories import fires
 from watchdog import procfs
 from watchdog.contracts import Endpoint, EngineLook, ProbeError
-from watchdog.core.model import HOST, ProcessState, Reading, Sampled, Value
+from watchdog.core.model import HOST, Finding, ProcessState, Reading, Sampled, Value
 
 Found = dict[str, Value]
 TWO_WORKERS = ("vllm", "serve", "/m", "--tensor-parallel-size", "2")
@@ -46,13 +46,25 @@ def read(probe: Tmpfs) -> Found:
     return found
 
 
+def findings(found: Found) -> tuple[Finding, ...]:
+    """What the default rules find at once."""
+    story = told(found, 1)
+    assert story.last is not None
+    return tuple(story.last.findings)
+
+
 def fired(found: Found, rule: str, times: int = 1) -> bool:
     """Whether the default rule fires when this is read as often as that, ten seconds apart."""
+    return fires(told(found, times), rule)
+
+
+def told(found: Found, times: int) -> Story:
+    """An engine that serves, and this read as often as that."""
     story = serving()
     samples = tuple(Sampled(HOST, *pair) for pair in found.items() if " " not in pair[0])
     for number in range(times):
         story.read(Reading("tmpfs", 10.0 + 10.0 * number, 0.0, samples))
-    return fires(story, rule)
+    return story
 
 
 def crowd(folder: Path, count: int) -> None:
@@ -92,6 +104,23 @@ def test_no_inodes_are_told_with_bytes_free(tmp_path: Path) -> None:
     assert found["outlook"] == f"inodes of {point}: full"
     assert fired(found, "tmpfs-inodes-full")
     assert not fired(found, "tmpfs-full")
+
+
+@pytest.mark.parametrize("name", ["x", "a b", "a$(touch PWNED);touch PWNED2 'x", "a\rb"])
+def test_what_is_to_be_typed_can_be_typed(tmp_path: Path, name: str) -> None:
+    """FACT (S3): the command of the finding gives twice the inodes, whatever the mount is called.
+
+    Never fewer than there are, and a name with signs of the shell runs nothing.
+    """
+    with tmpfs(tmp_path / name, "size=64m,nr_inodes=50") as point:
+        crowd(point, 49)
+        probe = Tmpfs(Engines((engine(point),)))
+        (fix,) = [one.fix for one in findings(read(probe)) if one.rule == "tmpfs-inodes-full"]
+        assert fix.rpartition(": ")[2].startswith("mount -o remount,nr_inodes=100 ")
+        typed = ["sh", "-c", fix.partition(" restart: ")[2]]
+        subprocess.run(typed, check=True, cwd=tmp_path)
+        assert os.statvfs(point).f_files == 100
+    assert not list(tmp_path.glob("PWNED*"))
 
 
 def test_hard_links_cost_inodes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ _USUAL: dict[str, Value] = {
     "inodes_percent": 1.0,
     "inodes_mount": "/dev/shm",
     "inodes_free": 3_000_000,
+    "suggested_inodes": 6_000_000,
     "percent": 1.0,
     "mount": "/dev/shm",
     "free_bytes": 1 << 34,

@@ -179,3 +179,22 @@ def test_what_is_done_beside_has_the_box() -> None:
     assert not engine.touched
     assert (outcome.action, outcome.ok) == ("poke:eye", True)
     assert outcome.explanation == "eye of mine: ran"
+
+
+def test_what_cannot_begin_has_an_outcome_too() -> None:
+    """FACT: without a thread for it, or without such an action, it has failed: others are begun.
+
+    A stack larger than the address space stands for a limit of tasks that is reached.
+    """
+    dumps = spec("dump", Does(lambda *_: "dumped"))
+    with hands(dumps) as (actor, _, posted):
+        before = threading.stack_size(1 << 47)
+        try:
+            order(actor, "dump")
+        finally:
+            threading.stack_size(before)
+        assert ended(posted).outcome.explanation == "cannot dump: can't start new thread"
+        order(actor, "unheard")
+        assert not ended(posted).outcome.ok
+        order(actor, "dump")
+        assert ended(posted).outcome.ok

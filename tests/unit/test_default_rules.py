@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from tests import support
 from tests.support.core import Story
 from tests.support.rule_stories import Tale, fires, told
 from tests.support.rules import DEFAULT_RULES, RULES
+from watchdog import registry
 from watchdog.core import incidents
 from watchdog.core.engine import firing
 from watchdog.core.model import Reading, Severity, Subject, SubjectKind, Verdict
@@ -220,3 +222,25 @@ def test_no_default_rule_is_on_trial() -> None:
         assert rule.reason, rule.name
         assert rule.summary, rule.name
         assert replace(rule, reason="") != rule
+
+
+LOOKS = {"two": 2, "three": 3, "four": 4}
+OF_THE_HOST = {"conntrack", "sockets", "tmpfs", "disk", "memory", "oom", "files", "clock"}
+
+
+def _looks(rule: Rule) -> tuple[int, float] | None:
+    """How many looks its reason promises, and how far they are apart; None without a promise."""
+    (probe, *_) = [name.partition(".")[0] for name in rule.evidence]
+    said = re.search(r"\b(two|three|four) looks", rule.reason, re.IGNORECASE)
+    if said is None or probe not in OF_THE_HOST:
+        return None
+    return LOOKS[said[1].lower()], registry.probes()[probe].period
+
+
+@pytest.mark.parametrize("rule", [r for r in DEFAULT_RULES if _looks(r)], ids=lambda r: r.name)
+def test_as_many_looks_as_it_says(rule: Rule) -> None:
+    """FACT: the look that is promised fires it, although none comes to the millisecond."""
+    promised = _looks(rule)
+    assert promised is not None
+    looks, apart = promised
+    assert apart * (looks - 2) < rule.hold_for < apart * (looks - 1) - 0.5

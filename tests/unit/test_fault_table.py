@@ -10,6 +10,7 @@ PAGE = TESTS.parent / "docs" / "faults.md"
 ROWS = {
     *(f"D{number}" for number in range(1, 13)),
     *(f"H{number}" for number in range(1, 16)),
+    *(f"S{number}" for number in range(1, 9)),
     *(f"W{number}" for number in range(1, 11)),
 }
 ON_VLLM = {"D1", "D2", "D3", "D4", "D7", "H1", "H2", "H3", "H8", "H11", "H12", "H14", "W1"}
@@ -19,14 +20,14 @@ PLACE = re.compile(r"`((?:unit|laws|process|e2e|gpu|perf)/\w+\.py)(?:::(\w+))?`"
 
 def table() -> dict[str, list[tuple[str, str]]]:
     """The file and the function ("" for the whole file) of each proof, by row."""
-    lines = re.findall(r"^\| ([DHW]\d+) \|.*$", PAGE.read_text(), re.MULTILINE)
+    lines = re.findall(r"^\| ([DHSW]\d+) \|.*$", PAGE.read_text(), re.MULTILINE)
     assert len(lines) == len(set(lines)), "a row stands there twice"
-    found = re.finditer(r"^\| ([DHW]\d+) \|(.*)$", PAGE.read_text(), re.MULTILINE)
+    found = re.finditer(r"^\| ([DHSW]\d+) \|(.*)$", PAGE.read_text(), re.MULTILINE)
     return {row[1]: PLACE.findall(row[2]) for row in found}
 
 
 def test_every_row_has_a_test() -> None:
-    """FACT: no row of the parts D, H and W is missing, or stands there without a proof."""
+    """FACT: no row of the parts D, H, S and W is missing, or stands there without a proof."""
     rows = table()
     assert set(rows) == ROWS
     assert not [row for row, proofs in rows.items() if not proofs]

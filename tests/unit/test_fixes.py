@@ -13,6 +13,7 @@ from tests.support.rules import DEFAULT_RULES
 from tests.support.windows import snapshot
 from watchdog.cli import doctor, status
 from watchdog.cli.root import COMMANDS
+from watchdog.core.model import HOST, Reading, Sampled, Value
 from watchdog.core.rules import Rule
 from watchdog.daemon.once import Look
 from watchdog.web import bodies
@@ -56,6 +57,23 @@ def test_it_is_told_with_the_finding() -> None:
     assert found["fix"] == fix
     assert f"  fix: {fix}" in doctor.render(Look(shown, ())).splitlines()
     assert f"fix: {fix}" in status.render(bodies.status(shown))
+
+
+def test_names_of_strangers_can_be_pasted() -> None:
+    """FACT: text is quoted for a shell, braces in it fill nothing in, and the unknown stays."""
+    mount = "/m/a b;$(reboot) {tmpfs.percent}"
+    shown_with_it: dict[str, Value] = {
+        "inodes_percent": 99.0,
+        "inodes_mount": mount,
+        "inodes_free": 1,
+        "percent": 1.0,
+    }
+    samples = tuple(Sampled(HOST, *pair) for pair in shown_with_it.items())
+    story = serving(rule_set=DEFAULT_RULES)
+    story.read(Reading("tmpfs", 5.0, 0.0, samples))
+    assert story.last is not None
+    (fix,) = [one.fix for one in story.last.findings if one.rule == "tmpfs-inodes-full"]
+    assert fix.endswith(f"mount -o remount,nr_inodes={{tmpfs.suggested_inodes}} '{mount}'")
 
 
 def test_nothing_is_said_where_nothing_cures() -> None:

@@ -148,3 +148,18 @@ def test_an_engine_that_survives_a_stop_is_an_incident() -> None:
     story.command(Verb.STOP, 10.0)
     story.finished(70.0, "stop_engine", ok=False, unkillable=True)
     assert story.events("incident.opened")
+
+
+def test_who_took_the_part_that_it_lacks_is_the_cause() -> None:
+    """FACT (D5): an engine restarted for a lost EngineCore tells that the kernel had ended it."""
+    story = serving()
+    story.read(process(10.0, cores=1), process(11.0, cores=0))
+    story.read(process(13.0, cores=0))
+    assert [act.action for act in story.acts] == ["restart_engine"]
+    story.exited(13.5, Cause.OOM_KILLED)
+    (incident,) = story.state.incidents
+    assert (incident.cause, incident.explanation) == (Cause.OOM_KILLED, "it crashed")
+    assert story.engine.process is ProcessState.STOPPING
+    assert ("engine.explained", "oom_killed: it crashed") in [
+        (entry.event, entry.text) for entry in incident.timeline
+    ]

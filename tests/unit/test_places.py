@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +29,7 @@ def test_the_environment_decides() -> None:
         "models": "/hf",
         "compile cache": "/h/.cache/vllm",
         "compiled kernels": "/t",
-        "Triton's cache": "/tr",
+        "Triton cache": "/tr",
         "sockets": "/s",
     }
 
@@ -37,9 +40,28 @@ def test_what_is_not_told_is_where_vllm_puts_it() -> None:
     assert found["temporary files"] == tempfile.gettempdir()
     assert found["models"] == "/c/huggingface"
     assert found["compile cache"] == "/c/vllm"
-    assert found["Triton's cache"] == "/h/.triton"
+    assert found["Triton cache"] == "/h/.triton"
     assert "log" not in found
     assert "sockets" not in found
+
+
+@pytest.mark.root
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """FACT: temporary files are looked for where they belong when it is full, or read-only.
+
+    Nor does it matter that somebody has no home: he has no name in many a container.
+    """
+    code = (
+        "import os, resource, sys\n"
+        "from watchdog import places\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "os.setuid(1_234_567)\n"
+        "for one in places.of_engine(('vllm', 'serve', 'm'), {}).places: print(one.path)\n"
+    )
+    for around, temporary in (({}, "/tmp"), ({"TMPDIR": str(tmp_path)}, str(tmp_path))):
+        command = [sys.executable, "-W", "error", "-c", code]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=around)
+        assert done.stdout.splitlines()[0] == temporary
 
 
 def test_a_model_in_a_directory_is_only_read() -> None:

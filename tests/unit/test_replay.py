@@ -13,19 +13,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.laws.clockwork import Clockwork, Fault
-from tests.support.core import NAME, Is, Story, http, metrics, process, rule, serving
-from tests.support.rules import DEFAULT_RULES
+from tests.support.core import NAME, Is, Story, http, metrics, of_box, process, rule, serving
+from tests.support.rules import DEFAULT_RULES, when
 from watchdog.core.conditions import View
 from watchdog.core.engine import step
 from watchdog.core.model import (
+    HOST,
     Decision,
     Event,
     HoldReason,
     Mode,
     Seconds,
     Severity,
+    SubjectKind,
     Tick,
     Verb,
+    engine_subject,
 )
 from watchdog.core.rule_set import RuleSet
 from watchdog.core.rules import Rule
@@ -216,6 +219,19 @@ def test_an_act_of_then_that_no_rule_makes_today(tmp_path: Path) -> None:
     assert [(row.rule, row.now) for row in report.rows if row.then is not None] == [("idle", None)]
     assert report.acts_now == 0
     assert report.differences == len(report.rows) == 1
+
+
+@pytest.mark.parametrize("kind", [SubjectKind.ENGINE, SubjectKind.HOST])
+def test_what_would_have_been_done_beside_ends(tmp_path: Path, kind: SubjectKind) -> None:
+    """An action beside that did not happen is over in a minute: it would come again, as it does."""
+    tape = Tape(tmp_path, serving(rule_set=()))
+    subject = engine_subject(NAME) if kind is SubjectKind.ENGINE else HOST
+    for second in range(1, 1200):
+        tape.story.read(of_box(float(second), (subject, "x", 9.0)))
+    calls = rule("calls", when("it.x > 5", kind, x=float), kind, actions=("call",))
+    report = tape.replayed((calls,))
+    ats = [row.now.at for row in report.rows if row.now and not row.now.hold]
+    assert [round(at) for at in ats] == [1, 361, 721, 1081]
 
 
 def test_another_policy_is_judged(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def test_a_new_rule_can_have_everything() -> None:
             )
             for name in ("call", "call:", "call:them")
         ),
+        (changed(fix="cool it\ndown"), "rule.gpu-warm.fix: expected one line of printable text"),
         (
             changed(fix="cool {gpu.uuid} down"),
             "rule.gpu-warm.fix: expected {gpu.uuid} to stand in the evidence too",

@@ -144,6 +144,9 @@ def _exited(state: State, event: EngineExited, settings: PolicySettings) -> _Tak
     )
     record = Record("engine.exited", "info" if asked else "error", keys)
     engine = changed(engine, leader=None)
+    if asked and event.cause is Cause.OOM_KILLED and not meant:
+        state, told = lessons.amended(state, engine, event.cause, event.explanation)
+        return state, (record, *told)
     if not asked and engine.process is not ProcessState.UNKILLABLE:
         engine = _lost(engine, event, settings)
     return state.with_engine(engine), (record,)

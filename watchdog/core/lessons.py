@@ -158,12 +158,17 @@ def _late(state: State, engine: EngineState, at: Seconds) -> _Taught:
     """The exit was noticed within milliseconds, its reason a second later: amend the incident."""
     if engine.exited_at is None or at - engine.exited_at > LINK or engine.cause not in _VAGUE:
         return state, ()
-    state = incidents.explained(state, engine.subject, engine.xid_cause, engine.xid)
-    engine = changed(engine, cause=engine.xid_cause, explanation=engine.xid)
+    return amended(state, engine, engine.xid_cause, engine.xid)
+
+
+def amended(state: State, engine: EngineState, cause: Cause, explanation: str) -> _Taught:
+    """``state`` with what was found out later about the failure that is being dealt with."""
+    state = incidents.explained(state, engine.subject, cause, explanation)
+    engine = changed(engine, cause=cause, explanation=explanation)
     keys: tuple[tuple[str, object], ...] = (
         ("engine", engine.name),
-        ("cause", engine.cause.value),
-        ("explanation", engine.xid),
+        ("cause", cause.value),
+        ("explanation", explanation),
     )
     return state.with_engine(engine), (Record("engine.explained", "error", keys),)
 

@@ -6,6 +6,8 @@ None (not known) neither fires nor resolves; what was pending must hold anew.
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass, replace
 
 from watchdog.core.conditions import Condition, View
@@ -61,6 +63,8 @@ class Rule:
 
 SUBJECT = "subject"
 """In braces it stands in a fix for the name of what it is about: an engine's, a card's UUID."""
+PLACE = re.compile(r"\{([^{}]*)\}")
+"""What is filled in."""
 
 
 def watch(rule: Rule, subject: Subject, view: View, before: Watch, at: Seconds) -> Watch:
@@ -127,10 +131,19 @@ def _finding(
 
 
 def _filled(fix: str, subject: Subject, evidence: tuple[tuple[str, Value], ...]) -> str:
-    """What is not known stays as a name in braces: better than a command that says 0."""
-    for name, value in ((SUBJECT, subject.name), *evidence):
-        fix = fix.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, float) else str(value))
-    return fix
+    """What is not known stays as a name in braces: better than a command that says 0.
+
+    All in one pass, as a value may have braces too.
+    """
+    known = {SUBJECT: subject.name, **dict(evidence)}
+    return PLACE.sub(lambda place: _typed(known[place[1]]) if place[1] in known else place[0], fix)
+
+
+def _typed(value: Value) -> str:
+    """As it can be pasted into a shell: names of mounts and processes are chosen by anybody."""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:g}"
+    return shlex.quote(value) if isinstance(value, str) else str(value)
 
 
 def _evidence(rule: Rule, view: View) -> tuple[tuple[str, Value], ...]:

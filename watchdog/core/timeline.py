@@ -82,6 +82,7 @@ _WORDS: Mapping[str, Callable[[_Keys], str]] = MappingProxyType(
         "decision.hold": _hold,
         "action.finished": _finished,
         "engine.exited": _exited,
+        "engine.explained": lambda keys: f"{keys['cause']}: {keys['explanation']}",
         "engine.started": lambda keys: f"process {keys['pid']}, start {keys['starts']}",
         "engine.adopted": lambda keys: f"process {keys['pid']}",
         "engine.ready": lambda keys: f"after {keys['ready_seconds']} s",

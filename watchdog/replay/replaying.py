@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from watchdog.core import facts, ladder, rule_set
 from watchdog.core.engine import GAP, step
-from watchdog.core.lifecycle import set_out
+from watchdog.core.lifecycle import LIFE, set_out
 from watchdog.core.model import (
     ActionFinished,
     Decision,
@@ -21,6 +21,7 @@ from watchdog.core.model import (
     EngineSpawned,
     Event,
     Mode,
+    Outcome,
     ReadingTaken,
     Seconds,
     Subject,
@@ -66,13 +67,22 @@ def replay(  # noqa: PLR0913 - the options are given by name
     return run.report
 
 
-def _fact_about(event: Event) -> Subject | None:
+_Hand = tuple[Subject, bool]
+"""What can be under way at the same time: on each subject something that starts or stops it, and
+something beside that."""
+
+
+def _hand_of(act: Decision | Outcome) -> _Hand:
+    return act.target, act.action in LIFE
+
+
+def _fact_about(event: Event) -> _Hand | None:
     """What the event tells something of that was done, or happened to its processes."""
     match event:
         case EngineSpawned() | EngineExited():
-            return engine_subject(event.engine)
+            return engine_subject(event.engine), True
         case ActionFinished():
-            return event.outcome.target
+            return _hand_of(event.outcome)
         case _:
             return None
 
@@ -87,7 +97,7 @@ class _Replay:
         self._state = State()
         self._wake: Seconds | None = None
         self._offset = 0.0
-        self._flights: dict[Subject, Seconds] = {}
+        self._flights: dict[_Hand, tuple[Seconds, str]] = {}
         self._calm = Calm(rules, settings)
         self.every_step = False
 
@@ -154,7 +164,7 @@ class _Replay:
         at = self._state.at
         if at is None:
             return None
-        moments = [*self._flights.values()]
+        moments = [until for until, _ in self._flights.values()]
         if self._wake is not None:
             moments.append(self._wake)
         due = max(min(moments, default=math.inf), at)
@@ -176,20 +186,20 @@ class _Replay:
             self._state, self._wake = replace(before, at=event.at), None
             return
         self._state, self._wake = done.state, done.wake_at
-        acted = {decision.target: decision for decision in then if decision.hold is None}
-        acts = {one.target: one for one in done.decisions if one.hold is None}
-        for subject in acts.keys() - acted.keys():
-            self._take_off(before, event, acts[subject])
-        for subject in acted.keys() - acts.keys():
-            self._follow(acted[subject], event.at)
+        acted = {_hand_of(decision): decision for decision in then if decision.hold is None}
+        acts = {_hand_of(one): one for one in done.decisions if one.hold is None}
+        for hand in acts.keys() - acted.keys():
+            self._take_off(before, event, acts[hand])
+        for hand in acted.keys() - acts.keys():
+            self._follow(acted[hand], event.at)
         self._report(event.at, done, then, would=acts.keys() - acted.keys())
 
     # --- what did not happen ------------------------------------------------------------------
 
     def _take_off(self, before: State, event: Event, act: Decision) -> None:
         """Put a hypothetical act on the account, and leave the engine's life as it was."""
-        self._flights[act.target] = event.at + FLIGHT
-        if act.target.kind is not SubjectKind.ENGINE:
+        self._flights[_hand_of(act)] = event.at + FLIGHT, act.action
+        if act.action not in LIFE:
             return
         name = act.target.name
         after = self._state.engines[name]
@@ -213,36 +223,36 @@ class _Replay:
         if not self._flights:
             return
         told = _fact_about(event)
-        for subject, until in tuple(self._flights.items()):
-            if subject == told or event.at >= until:
-                del self._flights[subject]
-                self._let_go(subject, event.at)
+        for hand, (until, action) in tuple(self._flights.items()):
+            if hand == told or event.at >= until:
+                del self._flights[hand]
+                self._let_go(hand, action, event.at)
 
-    def _let_go(self, subject: Subject, at: Seconds) -> None:
-        state = self._state
-        if subject.kind is SubjectKind.ENGINE:
-            engine = state.engines[subject.name]
-            action = engine.in_flight
+    def _let_go(self, hand: _Hand, action: str, at: Seconds) -> None:
+        state, (subject, lives) = self._state, hand
+        engine = state.engines.get(subject.name)
+        if lives and engine is not None:
             state = state.with_engine(replace(engine, in_flight="", charged=False))
-        else:
-            action = "" if state.beside is None else state.beside[0]
-            state = replace(state, beside=None)
+        elif subject.kind is not SubjectKind.ENGINE:
+            state = state if state.beside != (action, subject) else replace(state, beside=None)
+        elif engine is not None and engine.aside == action:
+            state = state.with_engine(replace(engine, aside=""))
         self._state = ladder.ended(state, subject, action, at)
 
     def _follow(self, act: Decision, at: Seconds) -> None:
         """It was done then: what the recording tells next is understood as its doing."""
         engine = self._state.engines.get(act.target.name)
         if act.target.kind is not SubjectKind.ENGINE:
-            self._flights.pop(act.target, None)
+            self._flights.pop(_hand_of(act), None)
             self._state = replace(self._state, beside=(act.action, act.target))
         elif engine is not None:
-            self._flights.pop(act.target, None)
+            self._flights.pop(_hand_of(act), None)
             self._state = self._state.with_engine(set_out(engine, act.action, at))
 
     # --- what is told -------------------------------------------------------------------------
 
     def _report(
-        self, at: Seconds, done: Step, then: tuple[Decision, ...], would: set[Subject]
+        self, at: Seconds, done: Step, then: tuple[Decision, ...], would: set[_Hand]
     ) -> None:
         wall = at + self._offset
         if wall < self._since:
@@ -250,7 +260,7 @@ class _Replay:
         for now, old in paired(done.decisions, then):
             one = now or old
             if one is not None:
-                hypothetical = now is not None and now.hold is None and now.target in would
+                hypothetical = now is not None and now.hold is None and _hand_of(now) in would
                 self.report.add(Row(wall, one.target, one.rule, now, old, hypothetical))
         for record in done.records:
             if record.event in {"finding.firing", "finding.resolved"}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -13,7 +12,7 @@ from watchdog.config.reading import shown
 from watchdog.config.settings import RuleConfig
 from watchdog.contracts import ActionSpec, ProbeSpec
 from watchdog.core.model import HoldReason, Mode, Severity, SubjectKind
-from watchdog.core.rules import SUBJECT, Rule
+from watchdog.core.rules import PLACE, SUBJECT, Rule
 from watchdog.rules import inhibitions
 from watchdog.rules.condition import CelCondition, condition, evidence
 from watchdog.rules.defaults import default_rules
@@ -22,8 +21,6 @@ from watchdog.rules.tokens import ConditionError
 from watchdog.rules.vocabulary import Vocabulary, article, meant
 
 _BUILT_IN = "built-in rules"
-_PLACE = re.compile(r"\{([^{}]*)\}")
-"""What is filled in from the evidence."""
 _HOLDS = (HoldReason.INHIBITED, HoldReason.BLOCKED)
 _REQUIRED = ("subject", "when", "summary")
 _JUDGED = ("evidence", "reason", "fix")
@@ -139,7 +136,7 @@ class _Builder:
         if when is None:
             return None
         shown_with_it = self._evidence(config, when)
-        for name in _PLACE.findall(config.fix or ""):
+        for name in PLACE.findall(config.fix or ""):
             if name not in {SUBJECT, *shown_with_it}:
                 words = f"expected {{{name}}} to stand in the evidence too"
                 self._fail(config.name, "fix", words)
@@ -192,6 +189,8 @@ class _Builder:
 def _texts(config: RuleConfig) -> Iterator[tuple[str, str]]:
     if config.summary is not None and not config.summary.strip():
         yield "summary", "expected a text that is not empty"
+    if config.fix is not None and not config.fix.isprintable():
+        yield "fix", "expected one line of printable text"
 
 
 def _built(config: RuleConfig, when: CelCondition, shown_with_it: tuple[str, ...]) -> Rule:

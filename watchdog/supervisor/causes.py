@@ -55,6 +55,9 @@ class Classified:
     signature: str = ""
 
 
+MAIMED = frozenset({Cause.ENGINE_CORE_DIED, Cause.WORKER_DIED, Cause.CRASH})
+"""Stopped for one of these it had lost a part: whoever took that is the cause."""
+
 _LOST = (
     ("VLLM::EngineCor", Cause.ENGINE_CORE_DIED, "the engine core process died before the server"),
     ("VLLM::Worker", Cause.WORKER_DIED, "a worker process died before the server"),

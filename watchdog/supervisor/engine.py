@@ -239,14 +239,15 @@ class SupervisedEngine:
             return causes.Classified(Cause.CRASH, f"the engine {status}, and nobody knows why")
 
     def _why(self, generation: Generation, status: ExitStatus) -> causes.Classified:
-        if generation.asked is not None:
-            cause = generation.asked
-            return causes.Classified(cause, f"stopped on purpose ({cause}); the engine {status}")
+        asked, killed = generation.asked, generation.killed_for_memory(status)
+        if killed is not None and asked in causes.MAIMED:
+            return causes.Classified(Cause.OOM_KILLED, killed.explanation)
+        if asked is not None:
+            return causes.Classified(asked, f"stopped on purpose ({asked}); the engine {status}")
         place = generation.log_place()
         since = generation.record.planned_wall
         tail = causes.log_tail(Path(place.path), place.offset, since=since)
-        found = generation.killed_for_memory(status)
-        oom = None if found is None else found.explanation
+        oom = None if killed is None else killed.explanation
         return causes.classify(status, tail, generation.table.lost, oom=oom)
 
     # --- stop ---------------------------------------------------------------------------------

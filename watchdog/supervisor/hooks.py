@@ -78,7 +78,7 @@ def once(
     try:
         process = spawn(own, env, household)
     except ActionError as error:
-        household.hook_over(mark)
+        household.hook_ended(mark)
         return f"did not run: {error}"
     process.returncode = 0  # it is waited for here, and Popen must not complain
     info = procfs.stat(process.pid)
@@ -93,18 +93,9 @@ def once(
     finally:
         if pidfd is not None:
             os.close(pidfd)
-        if reap(process.pid) and not _left(household, ticks):
-            household.hook_over(mark)
+        if reap(process.pid):
+            household.hook_ended(mark)
         household.forget(process.pid)
-
-
-def _left(household: Household, since: int) -> bool:
-    """Whether an orphan lives that the hook may have left, since so many ticks.
-
-    It need not show whose it is: nginx writes over its environment, and ``sudo`` empties it.
-    """
-    orphans = household.orphans()
-    return any(procfs.lives(info) and info.start_ticks >= since for info in orphans)
 
 
 def _awaited(

@@ -37,6 +37,7 @@ class Household:
         self._own: set[int] = set()
         self._generations: set[str] = set()
         self._hooks: dict[str, int] = {}
+        self._ended: set[str] = set()
         self._lock = threading.RLock()
         self._session = os.getsid(0)
 
@@ -63,6 +64,7 @@ class Household:
     def generation_began(self, generation: str) -> None:
         """Orphans may now come from this generation."""
         with self._lock:
+            self._forget_hooks()
             self._generations.add(generation)
 
     def generation_over(self, generation: str) -> None:
@@ -75,14 +77,29 @@ class Household:
         with self._lock:
             self._hooks[mark] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * procfs.TICKS)
 
-    def hook_over(self, mark: str) -> None:
-        """It left nobody."""
+    def hook_ended(self, mark: str) -> None:
+        """It has ended; what it left may still come to us, until all that began since is gone.
+
+        Who left need not show whose it is: nginx writes over its environment, ``sudo`` empties it.
+        """
         with self._lock:
-            self._hooks.pop(mark, None)
+            self._ended.add(mark)
+            self._forget_hooks()
+
+    def _forget_hooks(self) -> None:
+        if not self._ended:
+            return
+        began = [info.start_ticks for info in self.orphans() if procfs.lives(info)]
+        latest = max(began, default=-1)
+        for mark in tuple(self._ended):
+            if latest < self._hooks.get(mark, 0):
+                self._ended.discard(mark)
+                self._hooks.pop(mark, None)
 
     def comes_from(self, source: str, start_ticks: int) -> bool:
         """Whether an orphan that began then can come from this generation or hook alone."""
         with self._lock:
+            self._forget_hooks()
             hooks = {mark for mark, since in self._hooks.items() if since <= start_ticks}
             return self._generations | hooks == {source}
 

@@ -27,7 +27,10 @@ TIME: Seconds = 2.0
 """A sweep takes no longer: a start waits for it."""
 
 _SHOWN = 3
-_USED, _BOUND = "a process uses it", "somebody is bound to it"
+_USED, _BOUND, _LATE = "a process uses it", "somebody is bound to it", "no time"
+_SET = "the clock was set a moment ago, and how old things are is not known"
+_STEP: Seconds = 1.0
+"""The wall clock is only ever this far from the monotonic one when somebody set it, or we slept."""
 _HOLD = frozenset({_USED, _BOUND})
 _REMEMBERED: Seconds = 600.0
 """What was held is not looked for again in all of /proc at the next start, so long."""
@@ -97,19 +100,48 @@ class _Found:
 
 
 @dataclass(slots=True)
+class _Ages:
+    """Whether the wall clock, by which files are dated, went as time did.
+
+    After a jump forward what is new looks old.
+    """
+
+    wall: Callable[[], Seconds]
+    _ahead: Seconds = field(init=False)
+    _jumped_at: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        self._ahead = self.wall() - time.monotonic()
+
+    def are_known(self, span: Seconds) -> bool:
+        """Look; False for ``span`` seconds from the look on that has found a jump forward."""
+        now = time.monotonic()
+        before, self._ahead = self._ahead, self.wall() - now
+        if self._ahead - before > _STEP:
+            self._jumped_at = now
+        return self._jumped_at is None or now - self._jumped_at > span
+
+
+@dataclass(slots=True)
 class Sweeper:
     """Sweeps for all engines of a daemon. Safe from any thread: two at once find less.
 
     ``ended`` are the private directories of starts that are recorded as ended; ``shm`` is where
-    shared memory lives; ``look`` looks at all processes until a time.
+    shared memory lives; ``look`` looks at all processes until a time; ``wall`` is the clock by
+    which files are dated. A jump of that is noticed when it comes after the sweeper was made.
     """
 
     ended: Callable[[], Iterable[str]] = tuple
     shm: Path = SHM
     look: Callable[[Seconds], Holders] = holders.look
     min_age: Seconds = MIN_AGE
+    wall: Callable[[], Seconds] = time.time
+    _ages: _Ages = field(init=False)
     _kept: dict[Identity, Seconds] = field(default_factory=dict)
     _thorough_at: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        self._ages = _Ages(self.wall)
 
     def sweep(
         self,
@@ -129,29 +161,33 @@ class Sweeper:
         """
         deadline = time.monotonic() + limits.time
         thorough = not quick or self._is_time()
-        look = _Look(self.min_age, before, deadline, limits)
+        look = _Look(self.min_age, before, self.wall(), deadline, limits)
         found = tuple(islice(look.at(self.shm, folders if thorough else ()), limits.files))
         recorded = self.ended() if thorough else ()
         ended = tuple(islice(filter(_is_private, recorded), limits.files))
         self._forget()
-        if not ended and all(quick and one.identity in self._kept for one in found):
-            return Swept(spared=tuple(look.spared))
-        held = self.look(deadline)
         removed: list[str] = []
         kept: list[tuple[str, str]] = []
+        doubt = ""
+        if not self._ages.are_known(self.min_age) and found:
+            doubt = _SET
+            kept, found = [(one.path, doubt) for one in found], ()
+        if not ended and all(quick and one.identity in self._kept for one in found):
+            return Swept(kept=tuple(kept), why=doubt, spared=tuple(look.spared))
+        held = self.look(deadline)
         for path in ended:
-            why = _USED if held.below(path) else ""
+            why = _USED if held.below(path) else _LATE if _late(deadline) else ""
             gone = not why and (dry_run or _remove_folder(path))
             removed += [path] * gone
             kept += [(path, why or "it cannot be removed")] * (not gone)
         for one in found:
-            why = held.unseen or _held(one, held) or ("no time" if _late(deadline) else "")
+            why = held.unseen or _held(one, held) or (_LATE if _late(deadline) else "")
             why = why or ("" if dry_run else _remove(one))
             removed += [one.path] * (not why)
             if why:
                 kept.append((one.path, why))
                 self._kept[one.identity] = time.monotonic()
-        why = held.unseen if found else ""
+        why = held.unseen if found else doubt
         return Swept(tuple(removed), tuple(kept), why, tuple(look.spared))
 
     def _is_time(self) -> bool:
@@ -176,11 +212,16 @@ class _Look:
     """One look at folders for what is named as leftovers are; ``spared`` is what is let be."""
 
     def __init__(
-        self, min_age: Seconds, before: Seconds | None, deadline: Seconds, limits: Limits
+        self,
+        min_age: Seconds,
+        before: Seconds | None,
+        now: Seconds,
+        deadline: Seconds,
+        limits: Limits,
     ) -> None:
         self.spared: list[tuple[str, str]] = []
         self._min_age, self._before = min_age, before
-        self._now = time.time()
+        self._now = now
         self._deadline, self._limits = deadline, limits
 
     def at(self, shm: Path, folders: Iterable[str]) -> Iterator[_Found]:
