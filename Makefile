@@ -13,7 +13,8 @@ PYTEST_ARGS ?=
 SEEDS ?= 50
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
-TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus /usr/sbin/nginx:nginx
+TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus /usr/sbin/nginx:nginx \
+    chromium:chromium /usr/share/fonts/truetype/dejavu:fonts-dejavu-core
 
 .PHONY: help
 help: ## Show this list
@@ -69,6 +70,11 @@ format: $(STAMP) ## Format the tree and apply the safe fixes
 .PHONY: bench
 bench: $(STAMP) ## Measure what is promised in numbers: medians with ranges, nothing asserted
 	$(BIN)/python -m tests.perf.bench
+
+.PHONY: screenshots
+screenshots: $(STAMP) ## Draw the pictures of the status page in docs/ anew (needs Chromium)
+	@tools/debian_packages.sh chromium:chromium
+	$(BIN)/python -m tools.screenshots
 
 .PHONY: lock
 lock: ## Resolve pyproject.toml into requirements.lock, for all supported Pythons and architectures

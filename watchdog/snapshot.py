@@ -23,10 +23,27 @@ class ProbeStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """One card over a few seconds that ended at ``at`` (CLOCK_MONOTONIC). None is not known.
+
+    ``utilization`` is percent, the mean; ``memory`` the used share of the card's memory, 0 to 1;
+    ``temperature`` degrees Celsius, the highest; ``slowed`` why its clocks were held down.
+    """
+
+    at: Seconds
+    utilization: float | None = None
+    memory: float | None = None
+    temperature: float | None = None
+    slowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
 
-    ``waiting`` is what starts wait for, by engine.
+    ``waiting`` is what starts wait for, by engine; ``recent`` the last ten minutes of each card,
+    by the name of its subject, the oldest point first. ``bundles`` are the directories with the
+    evidence of each incident.
     ``lines_lost`` of the log, ``events_lost`` of the recording and ``inbox_depth`` are None when
     nobody counts them.
     """
@@ -41,6 +58,8 @@ class Snapshot:
     budget: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     probes: Mapping[str, ProbeStats] = field(default_factory=dict)
+    recent: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    bundles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lines_lost: int | None = None
     events_lost: int | None = None
     inbox_depth: int | None = None

@@ -22,7 +22,7 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> Iterator[str]:
     """``name  text``, one below the other; what is too long goes on below its own text."""
-    told = [(name, shown(text) or NOTHING) for name, text in pairs]
+    told = [(shown(name), shown(text) or NOTHING) for name, text in pairs]
     indent = max((len(name) for name, _ in told), default=0) + 4
     for name, text in told:
         yield textwrap.fill(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from watchdog.daemon.aftercare import Aftercare
 from watchdog.daemon.beginning import address, doors, opened, read_ahead, recalled
 from watchdog.daemon.box import EngineBox
 from watchdog.daemon.box_control import Hands
+from watchdog.daemon.complaints import Complaints
 from watchdog.daemon.configured import Source
 from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
 from watchdog.daemon.front import Front
@@ -67,14 +67,15 @@ class Service:
         self._now = now
         self._locks = locks
         self._journal = journal
+        self._complaints = Complaints(journal)
         self._state_dir = state_dir
         self._gave_up = False
         self._inbox = Inbox()
         enqueue(self._inbox)  # first of all: what is built below must not outlive a SIGTERM
         self._household = Household()
-        self._store = opened(state_dir, self._warn, durable=durable)
+        self._store = opened(state_dir, self._complaints.warn, durable=durable)
         self._memory = Memory(self._store)
-        self._exit_watch = ExitWatch(self._exit_failed)
+        self._exit_watch = ExitWatch(self._complaints.exit_watch)
         self._specs = registry.probes()
         state = recalled(now.config, state_dir, self._memory)
         self._box = EngineBox({}, self._store, str(state_dir) if durable else "")
@@ -87,9 +88,11 @@ class Service:
         self._take_up()
         makings = self._makings(durable=durable)
         state = self._muster(makings, state)
-        self._schedule = Schedule(self._job_failed)
+        self._schedule = Schedule(self._complaints.job)
         self._lookout = Lookout(self._schedule, self._looking())
-        self._recorder = Recorder(state_dir if durable else None, self._warn, boot=boot_id())
+        self._recorder = Recorder(
+            state_dir if durable else None, self._complaints.warn, boot=boot_id()
+        )
         self._shown = self._build_shown()
         self._exporter = Exporter(self._specs, self._shown.snapshot)
         self._exporter.recall(state.incidents)
@@ -99,13 +102,13 @@ class Service:
         self._front = self._build_front()
         self._host, port = address(now.config)
         self._servers = doors(self._front, self._host, port, state_dir if durable else None)
-        self._log_care = LogCare(self._crew.logs, self._warn)
+        self._log_care = LogCare(self._crew.logs, self._complaints.warn)
 
     def run(self, *, leave: bool) -> bool:
         """Run until a shutdown is complete; whether that is because every engine was given up."""
         self._signals.leave = leave
         if not become_reaper():
-            self._warn("cannot adopt orphans: neither PID 1 nor a subreaper")
+            self._complaints.warn("cannot adopt orphans: neither PID 1 nor a subreaper")
         self._journal.log(
             "info",
             "watchdog.started",
@@ -135,7 +138,7 @@ class Service:
             hurried=lambda: self._loop.state.shutting_down,
             turns=Turns(self._published, lambda: self._now.config.watchdog.starts_at_once),
             sweeper=self._hands.sweeper,
-            say=self._say,
+            say=self._complaints.gate,
         )
 
     def _build_front(self) -> Front:
@@ -171,7 +174,9 @@ class Service:
         if state.mode is Mode.ACT:
             found = strays(makings, self._memory, engines)
         for name, pid in living(self._store, self._household, engines | found).items():
-            self._warn(f"engine {name} (process {pid}) runs and is not configured: it is let be")
+            self._complaints.warn(
+                f"engine {name} (process {pid}) runs and is not configured: it is let be"
+            )
         accounts = {name: stray.account for name, stray in found.items()}
         came = {name: stray.engine for name, stray in found.items()}
         self._crew.change(Muster(engines | came, {}), accounts)
@@ -189,7 +194,7 @@ class Service:
                 self._exit_watch,
                 self._store,
                 self._inbox.post,
-                self._warn,
+                self._complaints.warn,
                 self._box.owner,
             ),
             self._repertoire,
@@ -222,6 +227,7 @@ class Service:
             watchers=(
                 self._write,
                 self._exporter.observe,
+                self._shown.recent.observe,
                 self._upstream.observe,
                 self._models.observe,
                 self._recorder.observe,
@@ -229,7 +235,7 @@ class Service:
                 self._watch_reload,
             ),
             on_signal=self._signals.taken,
-            on_error=self._loop_failed,
+            on_error=self._complaints.loop,
             remember=self._remember,
             outer_limit=self._crew.patience,
         )
@@ -298,7 +304,7 @@ class Service:
         self._schedule.every(_TIDY_PERIOD, self._store.tidy, "tidy")
         self._schedule.start()
         self._log_care.start()
-        read_ahead(self._warn)
+        read_ahead(self._complaints.warn)
 
     def _end(self) -> bool:
         self._journal.log("info", "watchdog.stopping", leave=self._signals.leave)
@@ -352,30 +358,8 @@ class Service:
             return False
         return engine.pending in {Verb.STOP, Verb.SHUTDOWN}
 
-    def _exit_failed(self, error: Exception) -> None:
-        self._job_failed("exit-watch", f"{type(error).__name__}: {error}")
-
     def _hung_up(self) -> None:
         self._reloader.hung_up()
-
-    def _loop_failed(self, event: Event, error: Exception) -> None:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        self._journal.log(
-            "error",
-            "watchdog.bug",
-            step=type(event).__name__,
-            error=f"{type(error).__name__}: {error}",
-            where=f"{Path(where.filename).name}:{where.lineno}",
-        )
-
-    def _job_failed(self, name: str, error: str) -> None:
-        self._journal.log("error", "watchdog.bug", job=name, error=error)
-
-    def _warn(self, text: str) -> None:
-        self._journal.log("warning", "watchdog.degraded", reason=text)
-
-    def _say(self, engine: str, text: str) -> None:
-        self._journal.log("warning", "engine.gate", engine=engine, text=text)
 
     # --- what others see ----------------------------------------------------------------------
 

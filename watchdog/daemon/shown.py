@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from watchdog import __version__
 from watchdog.core import policy
@@ -17,13 +17,15 @@ from watchdog.inbox import Inbox
 from watchdog.logs import Journal
 from watchdog.recorder import Recorder
 from watchdog.snapshot import Snapshot
+from watchdog.web.recent import Recent
 
 
 @dataclass(slots=True)
 class Shown:
     """Takes the pictures, from any thread. ``published`` gives the state after the last step.
 
-    ``config_hash`` is that of the configuration in force.
+    ``config_hash`` is that of the configuration in force. ``recent`` has to be told of every step;
+    ``bundles`` gives the directories with the evidence of each incident.
     """
 
     published: Callable[[], State]
@@ -35,6 +37,8 @@ class Shown:
     recorder: Recorder
     inbox: Inbox
     config_hash: str = ""
+    recent: Recent = field(default_factory=Recent)
+    bundles: Callable[[], Mapping[str, tuple[str, ...]]] = dict
 
     def snapshot(self) -> Snapshot:
         """How everything is now."""
@@ -61,6 +65,8 @@ class Shown:
                 name: text for name in engines if (text := self.gates.waiting(name)) is not None
             },
             probes=self.lookout.stats(state),
+            recent=self.recent.points,
+            bundles=self.bundles(),
             lines_lost=self.journal.lost,
             events_lost=self.recorder.lost,
             inbox_depth=self.inbox.depth(),

@@ -68,6 +68,8 @@ class App:
             ("Content-Length", str(len(data))),
             ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"),
+            ("Content-Security-Policy", page.POLICY),
+            ("Referrer-Policy", "no-referrer"),
         ]
         if answer.allow:
             headers.append(("Allow", answer.allow))
@@ -93,10 +95,29 @@ class App:
                 return _verdict(*bodies.ready(self._window.snapshot()))
             case "/livez":
                 return _verdict(*bodies.live(self._window.snapshot(), self._window.loop_age()))
-            case "/":
-                return Answer(200, page.render(self._window.snapshot()), _HTML)
+            case "/" | "/page.json":
+                return self._status_page(environ, path)
+            case _:
+                return self._pages(path)
+
+    def _status_page(self, environ: Environ, path: str) -> Answer:
+        snapshot, age = self._window.snapshot(), self._window.loop_age()
+        if path == "/":
+            return Answer(200, page.render(snapshot, age), _HTML)
+        have = parse_qs(environ.get("QUERY_STRING", "")).get("have", [""])[0]
+        return Answer(200, page.changes(snapshot, have, age))
+
+    def _pages(self, path: str) -> Answer:
+        match path.split("/"):
+            case ["", "incidents", name]:
+                found = page.incident(self._window.snapshot(), name)
+            case ["", "runbooks", name]:
+                found = page.runbook(name)
+            case ["", name] if (file := page.asset(name)) is not None:
+                return Answer(200, *file)
             case _:
                 return self._api(path)
+        return _NOT_FOUND if found is None else Answer(200, found, _HTML)
 
     def _api(self, path: str) -> Answer:
         match path.split("/"):

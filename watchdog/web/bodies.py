@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from watchdog.core.engine import firing
-from watchdog.core.model import SERVING, Incident, ProcessState, Sampled
+from watchdog.core.model import SERVING, Incident, ProcessState, Sampled, Seconds
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
+from watchdog.web import answers
 
 Body = dict[str, object]
+Stamp = Callable[[Seconds | None], str | None]
+"""A monotonic time as RFC 3339."""
 
 _LOOP_LIMIT = 10.0
 """Seconds without a turn after which the main loop counts as stuck; it turns every second."""
@@ -30,6 +33,7 @@ def status(snapshot: Snapshot) -> Body:
             "since": snapshot.stamp(pause.since),
             "until": snapshot.stamp(pause.until),
         },
+        "answers": answers.body(answers.answered(snapshot)),
         "engines": [engine(snapshot, one) for one in state.engines.values()],
         "gpus": gpus(snapshot),
         "findings": findings(snapshot),
@@ -93,13 +97,14 @@ def findings(snapshot: Snapshot) -> list[Body]:
             "summary": finding.summary,
             "evidence": dict(finding.evidence),
             "runbook": finding.runbook,
+            "fix": finding.fix,
             "since": snapshot.stamp(finding.since),
         }
         for _, finding in firing(snapshot.state)
     ]
 
 
-def brief(snapshot: Snapshot, incident: Incident) -> Body:
+def brief(stamp: Stamp, incident: Incident) -> Body:
     """An incident in the list."""
     return {
         "id": incident.id,
@@ -107,29 +112,52 @@ def brief(snapshot: Snapshot, incident: Incident) -> Body:
         "subject": str(incident.subject),
         "severity": incident.severity.value,
         "cause": incident.cause.value,
-        "opened": snapshot.stamp(incident.opened_at),
-        "resolved": snapshot.stamp(incident.resolved_at),
+        "opened": stamp(incident.opened_at),
+        "resolved": stamp(incident.resolved_at),
         "outcome": incident.outcome,
     }
 
 
+def whole(stamp: Stamp, incident: Incident, bundles: Sequence[str] = ()) -> Body:
+    """All that is kept of an incident. Of one that goes on ``recovered_after_s`` is null.
+
+    ``bundles`` are the directories with what was seen before something was done.
+    """
+    noticed = incident.decided_at if incident.decided_at is not None else incident.opened_at
+    return {
+        **brief(stamp, incident),
+        "summary": incident.summary,
+        "explanation": incident.explanation,
+        "fix": incident.fix,
+        "evidence": dict(incident.evidence),
+        "began": stamp(incident.began_at),
+        "decided": stamp(incident.decided_at),
+        "actions": list(incident.actions),
+        "detected_after_s": _span(incident.began_at, noticed),
+        "recovered_after_s": _span(noticed, incident.resolved_at),
+        "timeline": [
+            {"at": stamp(entry.at), "event": entry.event, "text": entry.text}
+            for entry in incident.timeline
+        ],
+        "omitted": incident.omitted,
+        "bundles": list(bundles),
+    }
+
+
+def _span(begin: Seconds, end: Seconds | None) -> float | None:
+    return None if end is None else round(max(end - begin, 0.0), 3)
+
+
 def incidents(snapshot: Snapshot) -> Body:
     """``/api/v1/incidents``, the newest first."""
-    return {"incidents": [brief(snapshot, one) for one in reversed(snapshot.state.incidents)]}
+    return {"incidents": [brief(snapshot.stamp, one) for one in reversed(snapshot.state.incidents)]}
 
 
 def incident(snapshot: Snapshot, name: str) -> Body | None:
     """One incident, whole; None when there is none of that id."""
     for one in snapshot.state.incidents:
         if one.id == name:
-            return {
-                **brief(snapshot, one),
-                "summary": one.summary,
-                "explanation": one.explanation,
-                "began": snapshot.stamp(one.began_at),
-                "decided": snapshot.stamp(one.decided_at),
-                "actions": list(one.actions),
-            }
+            return whole(snapshot.stamp, one, snapshot.bundles.get(name, ()))
     return None
 
 

@@ -1,65 +1,132 @@
-"""The status page: plain HTML that needs neither scripts nor assets, and shows the same facts."""
+"""The status page: whole without scripts, and kept fresh by a poll where they run."""
 
 from __future__ import annotations
 
-from html import escape
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 
+from watchdog.core.model import Mode, Seconds
 from watchdog.snapshot import Snapshot
-from watchdog.web import bodies
+from watchdog.web import answers, runbooks, sections
+from watchdog.web.answers import Answers, Level
+from watchdog.web.markup import text
 
-_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<meta http-equiv="refresh" content="5"><title>vllm-watchdog</title>
-<style>body{font:15px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3em .6em;
-border-bottom:1px solid #8884;overflow-wrap:anywhere}</style></head><body>"""
-
-_ENGINE = (
-    *("name", "state", "verdict", "reasons", "waiting"),
-    *("pid", "starts", "budget_remaining", "since"),
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+"""Only our own files run or paint; markup that slipped through could neither."""
+
+_ASSETS: Mapping[str, str] = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+}
+_STUCK: Seconds = 10.0
+_WORDS = {Level.GOOD: "serving", Level.WARNING: "attention", Level.BAD: "NOT SERVING"}
+
+_Part = Callable[[Snapshot], str]
+_PARTS: Mapping[str, _Part] = {
+    "engines": sections.engines,
+    "findings": sections.findings,
+    "incidents": sections.incidents,
+    "gpus": sections.gpus,
+}
 
 
-def render(snapshot: Snapshot) -> bytes:
-    """The page as UTF-8; every value is escaped."""
-    state = snapshot.state
-    paused = " · paused" if state.pause is not None else ""
-    parts = [_HEAD, f"<h1>vllm-watchdog</h1><p>mode {escape(state.mode.value)}{paused}</p>"]
-    parts.append(
-        _table(
-            "Engines",
-            _ENGINE,
-            [bodies.engine(snapshot, one) for one in state.engines.values()],
-        )
-    )
-    columns: tuple[str, ...] = (
-        "index",
-        "utilization_percent",
-        "memory_used_bytes",
-        "temperature_celsius",
-    )
-    parts.append(_table("GPUs", columns, bodies.gpus(snapshot)))
-    columns = ("rule", "subject", "severity", "summary", "since")
-    parts.append(_table("Findings", columns, bodies.findings(snapshot)))
-    incidents = [bodies.brief(snapshot, one) for one in reversed(state.incidents)]
-    columns = ("id", "rule", "subject", "cause", "opened", "resolved", "outcome")
-    parts.append(_table("Incidents", columns, incidents))
-    parts.append("</body></html>")
-    return "".join(parts).encode()
-
-
-def _table(title: str, columns: tuple[str, ...], rows: list[bodies.Body]) -> str:
-    if not rows:
-        return f"<h2>{title}</h2><p>none</p>"
-    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
+def render(snapshot: Snapshot, loop_age: Seconds = 0.0) -> bytes:
+    """The page as UTF-8, below 100 KB whatever it has to show."""
+    found = answers.answered(snapshot)
+    parts = _parts(snapshot, found, loop_age)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(row.get(column))}</td>" for column in columns) + "</tr>"
-        for row in rows
+        f'<section id="{name}" data-tag="{_tag(html)}">{html}</section>'
+        for name, html in parts.items()
     )
-    return f"<h2>{title}</h2><table><tr>{head}</tr>{body}</table>"
+    return _page(
+        _title(found),
+        f'<p id="alarm" class="alarm" hidden></p><main>{body}</main>',
+        more='<noscript><meta http-equiv="refresh" content="5"></noscript>'
+        '<script src="page.js" defer></script>',
+        version=snapshot.version,
+    )
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, list):
-        value = "; ".join(str(item) for item in value)
-    return "" if value is None else escape(str(value))
+def changes(snapshot: Snapshot, have: str, loop_age: Seconds = 0.0) -> dict[str, object]:
+    """For the poll: the parts that differ from those that the page has, ``NAME.TAG,…``."""
+    found = answers.answered(snapshot)
+    known = {*have.split(",")}
+    fresh = {
+        name: {"tag": _tag(html), "html": html}
+        for name, html in _parts(snapshot, found, loop_age).items()
+        if f"{name}.{_tag(html)}" not in known
+    }
+    return {"version": snapshot.version, "title": _title(found), "parts": fresh}
+
+
+def incident(snapshot: Snapshot, name: str) -> bytes | None:
+    """One incident, whole; None when there is none of that id."""
+    for one in snapshot.state.incidents:
+        if one.id == name:
+            inner = _back() + sections.whole_incident(snapshot, one)
+            return _page(f"{one.id} {one.rule}", inner, up="../")
+    return None
+
+
+def runbook(name: str) -> bytes | None:
+    """One page for on-call; None when there is none of that name."""
+    found = runbooks.render(name)
+    return None if found is None else _page(name, _back() + found, up="../")
+
+
+def asset(name: str) -> tuple[bytes, str] | None:
+    """A file of the page with its type; None when it is not one."""
+    kind = _ASSETS.get(name)
+    return None if kind is None else (_content(name), kind)
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (Path(__file__).parent / name).read_bytes()
+
+
+def _parts(snapshot: Snapshot, found: Answers, loop_age: Seconds) -> Mapping[str, str]:
+    return {
+        "answers": _header(snapshot, loop_age) + sections.answers(found),
+        **{name: part(snapshot) for name, part in _PARTS.items()},
+    }
+
+
+def _header(snapshot: Snapshot, loop_age: Seconds) -> str:
+    state = snapshot.state
+    words = [f"vllm-watchdog {snapshot.version}", f"mode {state.mode.value}"]
+    words += ["paused"] if state.pause is not None else []
+    stuck = (
+        f'<p class="alarm">The watchdog is stuck for {loop_age:.0f} s: what is below is old.</p>'
+        if loop_age > _STUCK
+        else ""
+    )
+    loud = ' class="alarm"' if state.mode is not Mode.ACT or state.pause is not None else ""
+    return f"<h1{loud}>{text(', '.join(words))}</h1>{stuck}"
+
+
+def _title(found: Answers) -> str:
+    return f"{_WORDS[found.level]} · vllm-watchdog"
+
+
+def _tag(html: str) -> str:
+    return f"{zlib.crc32(html.encode()):08x}"
+
+
+def _back() -> str:
+    return '<p><a href="../">status</a></p>'
+
+
+def _page(title: str, inner: str, *, up: str = "", more: str = "", version: str = "") -> bytes:
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f'<link rel="stylesheet" href="{up}page.css">{more}<title>{text(title)}</title></head>'
+        f'<body data-version="{text(version)}">{inner}</body></html>'
+    ).encode("utf-8", errors="replace")

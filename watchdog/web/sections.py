@@ -1,0 +1,256 @@
+"""The parts of the status page. Each is bounded, and shows what it leaves out as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+from watchdog.core.engine import firing
+from watchdog.core.model import SERVING, Entry, Finding, Incident, Seconds, Severity, Verdict
+from watchdog.core.state import EngineState
+from watchdog.snapshot import Snapshot
+from watchdog.web import bodies, runbooks
+from watchdog.web.answers import Answers
+from watchdog.web.markup import pairs, text, within
+from watchdog.web.plots import plots
+
+_ENGINES, _GPUS, _FINDINGS, _INCIDENTS = 10_000, 42_000, 12_000, 16_000
+"""Bytes of the parts: with the rest, the page stays below 100 KB."""
+_LINE = 200
+"""Characters of an answer, and of a line of a story."""
+_SHOWN, _BEGIN, _END = 8, 3, 6
+"""Incidents on the page, and the entries of their stories; each has a page of its own."""
+_OLDEST = 20
+"""Entries that a story always keeps of its beginning (``core.timeline``)."""
+_BUNDLES = 2
+_FULL_CARDS = 8
+"""More cards than these have coarser plots."""
+_GIB = 1 << 30
+_CALM = frozenset({Verdict.STOPPED, Verdict.STARTING, Verdict.STOPPING, Verdict.DEGRADED})
+_CLASSES = {Severity.INFO: "info", Severity.WARNING: "warning", Severity.CRITICAL: "bad"}
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+
+
+def answers(found: Answers) -> str:
+    """The four answers, side by side."""
+    todo = [
+        text(one.text, _LINE) + (f" ({_runbook(one.runbook)})" if one.runbook else "")
+        for one in found.todo
+    ]
+    return (
+        '<div class="answers">'
+        f'<div class="{found.level.value}"><h2>Is it serving?</h2>'
+        f'<p class="big">{text(found.serving, _LINE)}</p></div>'
+        f"<div><h2>What broke?</h2>{_lines(found.broke)}</div>"
+        f"<div><h2>What did the watchdog do?</h2>{_lines(found.did)}</div>"
+        f"<div{_loud(found)}><h2>What must I do?</h2>"
+        f"{''.join(f'<p>{line}</p>' for line in todo) or _lines((found.rest,))}</div></div>"
+    )
+
+
+def _loud(found: Answers) -> str:
+    return ' class="warning"' if found.todo else ""
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "".join(f"<p>{text(line, _LINE)}</p>" for line in lines)
+
+
+def engines(snapshot: Snapshot) -> str:
+    """Every engine: verdict and why, and what it has left."""
+    found = [*snapshot.state.engines.values()]
+    cards = within(found, lambda one: _engine(snapshot, one), _ENGINES)
+    return f'<h2>Engines</h2><div class="grid">{cards}</div>'
+
+
+def _engine(snapshot: Snapshot, one: EngineState) -> str:
+    told = bodies.engine(snapshot, one)
+    kind = "good" if one.verdict in SERVING else "warning" if one.verdict in _CALM else "bad"
+    pids = snapshot.pids.get(one.name, ())
+    left = snapshot.budget.get(one.name)
+    budget = "" if left is None else f"{left} restarts left"
+    if one.history.breaker_open:
+        budget = "<b>breaker open:</b> <code>vllm-watchdog reset-breaker</code>"
+    rows = (
+        ("why", text("; ".join(one.reasons))),
+        ("waiting", text(told["waiting"]) if told["waiting"] else ""),
+        ("state", f"{one.process.value} since {_since(snapshot, one.since)}"),
+        ("next try", _time(snapshot, one.retry_at)),
+        ("process", f"{text(one.leader)} and {max(len(pids) - 1, 0)} more" if one.leader else ""),
+        ("port", text(told["port"] or "")),
+        ("starts", text(told["starts"])),
+        ("first token", f"{one.ready_seconds:.1f} s after the start" if one.ready_seconds else ""),
+        ("budget", budget),
+    )
+    head = f"{text(one.name, 80)} {_word(one.verdict.value, kind)}"
+    return f'<div class="card {kind}"><h3>{head}</h3>{pairs(rows)}</div>'
+
+
+def gpus(snapshot: Snapshot) -> str:
+    """Every card, with ten minutes of it."""
+    found = bodies.gpus(snapshot)
+    together = ceil(len(found) / _FULL_CARDS) or 1
+    cards = within(found, lambda one: _gpu(snapshot, one, together), _GPUS)
+    return f'<h2>GPUs</h2><div class="grid">{cards or _no_gpu(snapshot)}</div>'
+
+
+def _no_gpu(snapshot: Snapshot) -> str:
+    errors = [r.error for (p, _), r in snapshot.state.readings.items() if p == "gpu" and r.error]
+    return f'<p class="dim">none was read{text(": " + errors[0]) if errors else ""}</p>'
+
+
+def _gpu(snapshot: Snapshot, card: bodies.Body, together: int) -> str:
+    state = str(card.get("state", "?"))
+    points = snapshot.recent.get(str(card["uuid"]) or f"index-{card['index']}", ())
+    kind = "good" if state == "ok" else "bad"
+    memory = f"{_figure(card, 'memory_used_bytes', _GIB)} of"
+    told = ", ".join(
+        (
+            f"{_figure(card, 'utilization_percent')} %",
+            f"{memory} {_figure(card, 'memory_total_bytes', _GIB)} GiB",
+            f"{_figure(card, 'temperature_celsius')} °C",
+            f"{_figure(card, 'power_watts')} W",
+        )
+    )
+    head = f"GPU {text(card['index'])} {_word(text(state, 80), kind)}"
+    name = text(f"{card.get('name', '')} {card['uuid']}".strip(), 160)
+    return (
+        f'<div class="card {kind}"><h3>{head}</h3><p>{told}</p><p class="dim">{name}</p>'
+        f"{plots(points, snapshot.at, together) if points else ''}</div>"
+    )
+
+
+def _figure(card: bodies.Body, name: str, unit: float = 1.0) -> str:
+    value = card.get(name)
+    return f"{value / unit:.0f}" if isinstance(value, int | float) else "?"
+
+
+def findings(snapshot: Snapshot) -> str:
+    """What fires, the loudest first, with what cures it."""
+    found = [finding for _, finding in firing(snapshot.state)]
+    cards = within(found, lambda one: _finding(snapshot, one), _FINDINGS)
+    none = '<p class="dim">none</p>'
+    return f'<h2>Findings</h2><div class="grid">{cards or none}</div>'
+
+
+def _finding(snapshot: Snapshot, one: Finding) -> str:
+    kind = _CLASSES[one.severity]
+    evidence = ", ".join(f"{name} = {value}" for name, value in one.evidence)
+    rows = (
+        ("about", text(one.subject, 160)),
+        ("since", _since(snapshot, one.since)),
+        ("evidence", text(evidence)),
+        ("fix", f"<code>{text(one.fix)}</code>" if one.fix else ""),
+        ("runbook", _runbook(one.runbook)),
+    )
+    head = f"{text(one.rule, 80)} {_word(one.severity.value, kind)}"
+    return f'<div class="card {kind}"><h3>{head}</h3><p>{text(one.summary)}</p>{pairs(rows)}</div>'
+
+
+def incidents(snapshot: Snapshot) -> str:
+    """The last incidents, the newest first; the story of what goes on is unfolded."""
+    last = [*reversed(snapshot.state.incidents)]
+    cards = within(last[:_SHOWN], lambda one: _incident(snapshot, one), _INCIDENTS)
+    more = len(last) - _SHOWN
+    rest = f'<p class="dim">{more} before: vllm-watchdog incidents</p>' if more > 0 else ""
+    none = '<p class="dim">none</p>'
+    return f'<h2>Incidents</h2><div class="grid">{cards or none}</div>{rest}'
+
+
+def _incident(snapshot: Snapshot, one: Incident) -> str:
+    entries, left = one.timeline, one.omitted
+    if len(entries) > _BEGIN + _END:
+        left += len(entries) - _BEGIN - _END
+        entries = (*entries[:_BEGIN], *entries[-_END:])
+    unfolded = " open" if one.resolved_at is None else ""
+    link = f'<a href="incidents/{text(one.id, 40)}">{text(one.id, 40)}</a>'
+    return (
+        f'<div class="card {_kind(one)}"><h3>{link} {_word(one.outcome or "open", _kind(one))}</h3>'
+        f"<p>{text(one.summary)}</p>{_facts(snapshot, one)}"
+        f'<details id="story-{text(one.id, 40)}"{unfolded}><summary>timeline</summary>'
+        f"{_story(snapshot, entries, _BEGIN, left)}</details></div>"
+    )
+
+
+def whole_incident(snapshot: Snapshot, one: Incident) -> str:
+    """Everything that is kept of it."""
+    evidence = "".join(
+        f"<li><code>{text(name)} = {text(value)}</code></li>" for name, value in one.evidence
+    )
+    return (
+        f'<div class="card {_kind(one)}"><h3>{text(one.id)} '
+        f"{_word(one.outcome or 'open', _kind(one))}</h3><p>{text(one.summary)}</p>"
+        f"{_facts(snapshot, one, '../')}</div><h2>Timeline</h2>"
+        f"{_story(snapshot, one.timeline, _OLDEST, one.omitted)}"
+        f"<h2>Evidence</h2><ul>{evidence or '<li>none</li>'}</ul>"
+    )
+
+
+def _kind(one: Incident) -> str:
+    return _CLASSES[one.severity] if one.resolved_at is None else "dim"
+
+
+def _facts(snapshot: Snapshot, one: Incident, up: str = "") -> str:
+    told = bodies.whole(snapshot.stamp, one)
+    recovered = told["recovered_after_s"]
+    cause = f"{one.cause.value}: {one.explanation}" if one.explanation else ""
+    rows = (
+        ("rule", f"{text(one.rule, 80)} on {text(one.subject, 160)}"),
+        ("began", _since(snapshot, one.began_at)),
+        ("cause", text(cause)),
+        ("noticed", f"after {told['detected_after_s']} s"),
+        ("actions", text(", ".join(dict.fromkeys(one.actions)))),
+        ("over", f"after {recovered} s, {_time(snapshot, one.resolved_at)}" if one.outcome else ""),
+        ("bundle", "".join(f"<p>{text(path)}</p>" for path in _bundles(snapshot, one))),
+        ("fix", f"<code>{text(one.fix)}</code>" if one.fix else ""),
+        ("runbook", _runbook(one.rule, up)),
+    )
+    return pairs(rows)
+
+
+def _bundles(snapshot: Snapshot, one: Incident) -> Sequence[str]:
+    """The first has how it began, the last how it is."""
+    found = snapshot.bundles.get(one.id, ())
+    return found if len(found) <= _BUNDLES else (found[0], found[-1])
+
+
+def _story(snapshot: Snapshot, entries: Sequence[Entry], gap: int, left: int) -> str:
+    items = list(_entries(snapshot, entries))
+    if left:
+        items.insert(gap, f'<li class="dim">… {left} more …</li>')
+    return f'<ol class="story">{"".join(items)}</ol>'
+
+
+def _entries(snapshot: Snapshot, entries: Sequence[Entry]) -> Iterator[str]:
+    for entry in entries:
+        words = f"{text(entry.event, 40)} {text(entry.text, _LINE)}"
+        yield f"<li>{_time(snapshot, entry.at)} {words}</li>"
+
+
+def _runbook(name: str, up: str = "") -> str:
+    where = runbooks.link(name, up)
+    return f'<a href="{text(where, 300)}">{text(name, 120)}</a>' if where else text(name, 120)
+
+
+def _word(word: str, kind: str) -> str:
+    return f'<span class="word {kind}">{word}</span>'
+
+
+def _time(snapshot: Snapshot, at: Seconds | None) -> str:
+    stamp = snapshot.stamp(at)
+    if stamp is None:
+        return ""
+    shown = stamp[11:19] if snapshot.at - (at or 0.0) < _DAY / 2 else stamp[:19].replace("T", " ")
+    return f'<time datetime="{stamp}">{shown}</time>'
+
+
+def _since(snapshot: Snapshot, at: Seconds) -> str:
+    return f"{_time(snapshot, at)} UTC ({_ago(snapshot.at - at)})"
+
+
+def _ago(seconds: Seconds) -> str:
+    """In a unit that does not change at each look."""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return "less than a minute"
