@@ -27,25 +27,18 @@ _ALIASES = {
     "tp": "tensor-parallel-size",
     "dp": "data-parallel-size",
     "pp": "pipeline-parallel-size",
+    "q": "quantization",
 }
 _MANY = frozenset({"served-model-name", "api-key"})
 _ONE = frozenset(
-    {
-        "config",
-        "data-parallel-size",
-        "gpu-memory-utilization",
-        "host",
-        "max-model-len",
-        "model",
-        "pipeline-parallel-size",
-        "port",
-        "root-path",
-        "shutdown-timeout",
-        "ssl-certfile",
-        "ssl-keyfile",
-        "tensor-parallel-size",
-        "uds",
-    }
+    (
+        *("block-size", "config", "cpu-offload-gb", "data-parallel-size", "download-dir", "dtype"),
+        *("gpu-memory-utilization", "hf-config-path", "hf-overrides", "host", "kv-cache-dtype"),
+        *("kv-cache-memory-bytes", "load-format", "max-model-len", "max-num-batched-tokens"),
+        *("max-num-seqs", "model", "num-gpu-blocks-override", "pipeline-parallel-size", "port"),
+        *("quantization", "revision", "rope-scaling", "root-path", "shutdown-timeout"),
+        *("ssl-certfile", "ssl-keyfile", "tensor-parallel-size", "uds"),
+    )
 )
 _SWITCHES = frozenset({"async-scheduling", "enforce-eager", "headless", "trust-remote-code"})
 _SWITCH_PREFIXES = ("enable-", "disable-", "no-")
@@ -87,6 +80,7 @@ class EngineCommand:
     when it could not be read. ``gpu_memory_utilization`` is a fraction, ``max_model_len`` counts
     tokens; None where the command leaves the engine's default. ``notes`` are one-line warnings.
     With ``spread`` there are flags of several nodes or ranks: which cards it uses is not known.
+    ``flags`` are all that were given, names without dashes, except those of keys and tokens.
     """
 
     argv: tuple[str, ...] = field(repr=False)
@@ -103,6 +97,7 @@ class EngineCommand:
     shutdown_timeout: Seconds | None = None
     spread: bool = False
     notes: tuple[str, ...] = ()
+    flags: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), repr=False)
 
 
 @dataclass(slots=True)
@@ -157,6 +152,7 @@ def describe(
         shutdown_timeout=_number(given.one("shutdown-timeout")),
         spread=any(_SPREAD.match(f"{k}={' '.join(v)}") for k, v in given.values.items()),
         notes=tuple(given.notes),
+        flags=tuple(one for one in given.values.items() if not _is_secret(f"--{one[0]}")),
     )
 
 

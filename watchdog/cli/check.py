@@ -7,8 +7,9 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ import click
 
 from watchdog import config as configuration
 from watchdog import procfs, registry
+from watchdog.cli import fit
 from watchdog.cli.client import fail
 from watchdog.cli.oddities import oddities
 from watchdog.cli.root import common, examples
@@ -25,44 +27,61 @@ from watchdog.config import Config, ConfigError, EngineConfig
 from watchdog.config.reading import suggestion
 from watchdog.core.rules import Rule
 from watchdog.nvidia import obstacle
+from watchdog.preflight import Figure, Report, memory_of
 from watchdog.rules import RuleError, build_rules
 
 USAGE = 2
 
 
+def _sizes(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(map(memory_of, told))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(
-    short_help="Would the engines start?",
+    short_help="Would the engines start, and fit?",
     epilog=examples(
-        "check --config watchdog.toml", "check -- vllm serve /models/llama --port 8000"
+        "check --config watchdog.toml",
+        "check --memory 80GiB -- vllm serve /models/llama",
     ),
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    multiple=True,
+    callback=_sizes,
+    help="Count on such GPUs (80GiB); repeatable.",
+)
 @common
 def check(
     command: tuple[str, ...],
+    memory: tuple[int, ...],
     config: Path | None,
-    state_dir: Path | None,  # noqa: ARG001 - every command takes it
+    state_dir: Path | None,
     as_json: bool,  # noqa: FBT001 - click calls by name
 ) -> None:
-    """Validate configuration and rules, and whether the engines, or COMMAND, would start.
+    """Validate configuration and rules; tell whether engines, or COMMAND, would start and fit.
 
     What is accepted but odd is a warning on stderr.
     Exit code 0, 1 for problems, 2 for a configuration or usage error.
     """
     with refusing():
         effective = load(config, command)
-        warnings = list(oddities(effective, built(effective), registry.probes()))
+        rules = built(effective)
+        warnings = list(oddities(effective, rules, registry.probes()))
     for warning in warnings:
         click.echo(shown(f"warning: {effective.file}: {warning}"), err=True)
     if not effective.engine:
         fail("no engine: give a COMMAND after --, or an [engine.NAME] in the configuration", USAGE)
-    problems = list(preflight(effective))
+    found = _checked(effective, rules, state_dir, memory)
     if as_json:
-        told = {"ok": not problems, "problems": problems, "warnings": warnings}
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(found.body(warnings)))
     else:
-        click.echo("\n".join(problems) if problems else "no problems found")
-    sys.exit(1 if problems else 0)
+        click.echo(found.text())
+    sys.exit(1 if found.problems else 0)
 
 
 def load(path: Path | None, command: tuple[str, ...]) -> Config:
@@ -94,17 +113,60 @@ def unknown(what: str, name: str, known: Collection[str]) -> NoReturn:
     fail(f"no {what} {shown(name)}{hint}", USAGE)
 
 
-def preflight(config: Config) -> Iterator[str]:
-    """One line for everything that would keep an engine from starting."""
+@dataclass(slots=True)
+class _Found:
+    """All that was found: one line for everything that would keep an engine from starting."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    reports: dict[str, Report] = field(default_factory=dict)
+    figures: Sequence[Figure] = ()
+
+    def body(self, oddities: Sequence[str]) -> dict[str, object]:
+        """For ``--json``."""
+        return {
+            "ok": not self.problems,
+            "problems": self.problems,
+            "warnings": [*oddities, *self.warnings],
+            "engines": [fit.body(name, report) for name, report in self.reports.items()],
+            "box": [asdict(figure) for figure in self.figures],
+        }
+
+    def text(self) -> str:
+        """For people: what is wrong first, then the numbers."""
+        lines = [shown(line) for line in self.problems or ["no problems found"]]
+        lines += [shown(f"warning: {line}") for line in self.warnings]
+        for name, report in self.reports.items():
+            lines += ["", *fit.render(name, report)]
+        if self.reports:
+            lines += ["", "this box", *fit.table(self.figures)]
+        return "\n".join(lines)
+
+
+def _checked(
+    config: Config, rules: tuple[Rule, ...], state_dir: Path | None, memory: Sequence[int]
+) -> _Found:
+    from watchdog.cli.doctor import running  # it imports this module
+
     floors: Mapping[str, str] = config.probes["driver"].settings.floors
+    box = fit.box_of(config, rules, running(state_dir))
+    lines = [*box.warnings, *(() if memory else fit.crowded(config, box))]
+    found = _Found(warnings=[f"this box: {line}" for line in lines], figures=box.figures)
     for name, engine in config.engine.items():
         try:
             said = describe(engine.command, engine.env, os.environ)
         except CommandError as error:
-            yield f"{name}: {error}"
+            found.problems.append(f"{name}: {error}")
             continue
-        lines = (*_problems(engine, said), *_driver(engine, floors))
-        yield from (f"{name}: {line}" for line in lines)
+        lines = [*_problems(engine, said), *_driver(engine, floors)]
+        report = fit.report_of(engine, said, box, memory, floors)
+        if report is not None:
+            found.reports[name] = report
+            lines += report.problems
+            found.warnings += [f"{name}: {line}" for line in report.warnings]
+        found.problems += [f"{name}: {line}" for line in lines]
+    found.problems += [f"this box: {line}" for line in box.problems]
+    return found
 
 
 def _problems(engine: EngineConfig, said: EngineCommand) -> Iterator[str]:
@@ -112,8 +174,6 @@ def _problems(engine: EngineConfig, said: EngineCommand) -> Iterator[str]:
     path = engine.env.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=path) is None:
         yield f"cannot find the program {program!r}"
-    if said.model.startswith(("/", "./", "../")) and not Path(said.model).is_dir():
-        yield f"cannot find the model directory {said.model}"
     if not said.endpoint.uds:
         yield from _port(said)
 

@@ -1,0 +1,174 @@
+"""How many bytes of weights a start would load from a folder, and what is wrong with the files.
+
+vLLM takes Mistral's own files where they are, then those that the safetensors index names, then all
+safetensors, ``.bin``, ``.pt``. Only names, sizes and headers are read.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from watchdog.model_files.small import small, status
+from watchdog.preflight.safetensors import Header, header, total_size
+from watchdog.preflight.words import plural, size
+
+INDEX_LIMIT = 64 << 20
+_MOST_ENTRIES = 10_000
+_MOST_HEADERS = 64 << 20
+"""Bytes of headers of one model; of files after them only the size is taken."""
+_FAMILIES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+_NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+_INDICES = ("consolidated.safetensors.index.json", "model.safetensors.index.json")
+_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+_NAMED = 3
+_ROUGHLY = 0.01
+"""Share by which files may be smaller than the index says: some count shared tensors twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """``bytes`` of all tensors (of the files where those are not known), ``how`` in words.
+
+    ``types`` are bytes by the name of their type as safetensors writes it, ``layers`` bytes by
+    number of the layer; both empty when not known. ``missing`` names files that are not there, ""
+    for none; ``problems`` are about those that are.
+    """
+
+    bytes: int
+    how: str
+    files: int = 1
+    types: Counter[str] = field(default_factory=Counter)
+    layers: Counter[int] = field(default_factory=Counter)
+    missing: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def of_folder(folder: Path, load_format: str = "auto") -> Weights | None:
+    """None when there are no weights, or the folder cannot be listed."""
+    names = _names(folder)
+    if names is None:
+        return None
+    own = fnmatch.filter(names, "consolidated*.safetensors")
+    mistral = load_format == "mistral" or (load_format == "auto" and bool(own))
+    named = _INDICES[0] if mistral else _INDICES[1]
+    found = _indexed(folder, named) if named in names and load_format != "pt" else None
+    if found is not None:
+        return found
+    for family in ("consolidated*.safetensors",) if mistral else _FAMILIES:
+        files = [n for n in fnmatch.filter(names, family) if not _is_any(n, _NO_WEIGHTS)]
+        if files:
+            return _counted(folder, files, f"{plural(len(files), 'file')} {family}")
+    return None
+
+
+def of_file(path: Path) -> Weights:
+    """One file; with its other parts where its name says that it has some."""
+    names = [path.name]
+    match = _PART.fullmatch(path.name)
+    if match is not None:
+        count = min(int(match[2]), _MOST_ENTRIES)
+        names = [f"{match[1]}-{n:05d}-of-{match[2]}.gguf" for n in range(1, count + 1)]
+    return _counted(path.parent, names, plural(len(names), "file"))
+
+
+def _names(folder: Path) -> list[str] | None:
+    try:
+        with os.scandir(folder) as entries:
+            found = list(islice((entry.name for entry in entries), _MOST_ENTRIES + 1))
+    except (OSError, ValueError):
+        return None
+    return sorted(found) if len(found) <= _MOST_ENTRIES else None
+
+
+def _is_any(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _indexed(folder: Path, name: str) -> Weights | None:
+    """By an index; None when it is none, so that the files count as they are."""
+    index = json_of(folder / name, INDEX_LIMIT)
+    mapped = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(mapped, dict):
+        return None
+    files = sorted({f for f in mapped.values() if isinstance(f, str) and f == Path(f).name})
+    if not files or len(files) > _MOST_ENTRIES:
+        return None
+    counted = _counted(folder, files, f"{plural(len(files), 'file')} of {name}")
+    told = total_size(index)
+    if told is None:
+        return counted
+    problems = counted.problems
+    if not problems and not counted.missing and counted.bytes < told * (1 - _ROUGHLY):
+        problems = (f"the weights are {size(counted.bytes)}, and {name} says {size(told)}",)
+    amount = told if problems or counted.missing else counted.bytes
+    return replace(counted, bytes=amount, problems=problems)
+
+
+def _counted(folder: Path, files: Sequence[str], how: str) -> Weights:
+    amount, room = 0, _MOST_HEADERS
+    types: Counter[str] = Counter()
+    layers: Counter[int] = Counter()
+    missing: list[str] = []
+    broken: list[str] = []
+    for name in files:
+        found = status(folder / name)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            missing.append(name)
+            continue
+        read = header(folder / name, room) if name.endswith(".safetensors") else None
+        if read is not None:
+            room -= read.read
+            types += read.types
+            layers += read.layers
+            broken.extend(_wrong(name, read, found.st_size))
+        amount += sum(read.types.values()) if read is not None and read.types else found.st_size
+    return Weights(
+        bytes=amount,
+        how=how,
+        files=len(files),
+        types=types,
+        layers=layers,
+        missing=_missing(missing),
+        problems=tuple(_problems(broken)),
+    )
+
+
+def _wrong(name: str, read: Header, length: int) -> Iterator[str]:
+    if read.broken:
+        yield f"{name} is no whole safetensors file: {read.broken}"
+    elif length < read.length:
+        yield f"{name} is cut off: {size(length)} of {size(read.length)}"
+
+
+def _missing(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{plural(len(names), 'file')} of weights missing: {', '.join(names[:_NAMED])}{more}"
+
+
+def _problems(broken: Sequence[str]) -> Iterator[str]:
+    yield from broken[:_NAMED]
+    if len(broken) > _NAMED:
+        yield f"{len(broken) - _NAMED} more files of weights are broken"
+
+
+def json_of(path: Path, limit: int) -> Any:  # noqa: ANN401 - whatever the file holds
+    """The content of a regular JSON file of at most ``limit`` bytes; None of all else."""
+    text = small(path, limit)
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
