@@ -71,6 +71,10 @@ format: $(STAMP) ## Format the tree and apply the safe fixes
 bench: $(STAMP) ## Measure what is promised in numbers: medians with ranges, nothing asserted
 	$(BIN)/python -m tests.perf.bench
 
+.PHONY: drill
+drill: $(STAMP) ## Game day on the simulated engine: inject faults, time what is done, print the table
+	$(BIN)/vllm-watchdog drill --simulate
+
 .PHONY: screenshots
 screenshots: $(STAMP) ## Draw the pictures of the status page in docs/ anew (needs Chromium)
 	@tools/debian_packages.sh chromium:chromium
