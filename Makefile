@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 SEEDS ?= 50
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
-TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus /usr/sbin/nginx:nginx \
+TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus amtool:prometheus-alertmanager /usr/sbin/nginx:nginx \
     chromium:chromium /usr/share/fonts/truetype/dejavu:fonts-dejavu-core
 
 .PHONY: help

@@ -5,6 +5,7 @@ Nobody else starts or stops an engine, so that two wishes can never meet in the 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -26,6 +27,9 @@ from watchdog.core.model import ActionFinished, Cause, Decision, Event, Outcome,
 _CALM = frozenset({Cause.OPERATOR, Cause.RULE})
 """The engine may well serve: what is in it is let finish."""
 _CHOICE = ":"
+
+Before = Callable[[Order, EngineControl], object]
+"""Sees an order before it is carried out, which waits for it. Whatever it raises is dropped."""
 
 
 class Repertoire:
@@ -77,45 +81,66 @@ class Beside:
         self._stuck: threading.Thread | None = None
 
     def submit(self, decision: Decision) -> None:
-        """Begin what ``decision`` says. Returns at once."""
+        """Begin what ``decision`` says. Returns at once, and never raises: more was decided.
+
+        Where the limit of tasks is reached no thread can be started, and that is the outcome.
+        """
         name = f"beside-{self._name}"
-        threading.Thread(target=self._do, args=(decision,), name=name, daemon=True).start()
+        work = threading.Thread(target=self._do, args=(decision,), name=name, daemon=True)
+        try:
+            work.start()
+        except (RuntimeError, MemoryError) as error:
+            order = _order(decision)
+            failed = _failed(order, 0.0, f"cannot {order.action}: {error}")
+            self._post(ActionFinished(self._clock(), failed))
 
     def _do(self, decision: Decision) -> None:
         began = self._clock()
+        try:
+            outcome = self._done(decision, began)
+        except Exception as error:  # noqa: BLE001 - without an outcome nothing is done beside again
+            text = f"cannot {decision.action}: {error}"
+            outcome = _failed(_order(decision), self._clock() - began, text)
+        self._post(ActionFinished(self._clock(), outcome))
+
+    def _done(self, decision: Decision, began: Seconds) -> Outcome:
         action = decision.action.partition(_CHOICE)[0]
         limit = self._repertoire.limit(action)
         order = _order(decision, deadline=began + limit)
-        found: list[Outcome] = []
         if self._stuck is not None and self._stuck.is_alive():
             text = f"cannot {order.action}: an earlier action still runs"
-        else:
-            run = self._repertoire.beside(action).run
+            return _failed(order, self._clock() - began, text)
+        run = self._repertoire.beside(action).run
+        found: list[Outcome] = []
 
-            def work() -> None:
-                found.append(_outcome(order, lambda: run(order, self._box), self._clock))
+        def work() -> None:
+            found.append(_outcome(order, lambda: run(order, self._box), self._clock))
 
-            self._stuck = threading.Thread(target=work, name="beside", daemon=True)
-            self._stuck.start()
-            self._stuck.join(limit)
-            text = f"cannot {order.action}: it still runs after {limit:g} s"
-        outcome = found[0] if found else _failed(order, self._clock() - began, text)
-        self._post(ActionFinished(self._clock(), outcome))
+        self._stuck = threading.Thread(target=work, name="beside", daemon=True)
+        self._stuck.start()
+        self._stuck.join(limit)
+        text = f"cannot {order.action}: it still runs after {limit:g} s"
+        return found[0] if found else _failed(order, self._clock() - began, text)
 
 
 class Actor:
-    """The serial hands of one engine. ``post`` takes the outcome of every order."""
+    """The serial hands of one engine. ``post`` takes the outcome of every order.
 
-    def __init__(
+    ``before`` sees what starts or stops the engine before that is done.
+    """
+
+    def __init__(  # noqa: PLR0913 - all it touches is handed in
         self,
         engine: EngineControl,
         repertoire: Repertoire,
         post: Callable[[Event], None],
         box: BoxControl,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        before: Before = lambda _order, _engine: None,
     ) -> None:
         self._engine, self._repertoire = engine, repertoire
-        self._post, self._clock = post, clock
+        self._post, self._clock, self._before = post, clock, before
         self._beside = Beside(engine.name, repertoire, box, post, clock)
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"actor-{engine.name}", daemon=True)
@@ -143,6 +168,8 @@ class Actor:
         def work() -> None:
             self._repertoire.of_engine(order.action).run(order, self._engine)
 
+        with contextlib.suppress(Exception):  # no evidence is worth an engine that stays down
+            self._before(order, self._engine)
         return _outcome(order, work, self._clock)
 
 

@@ -118,13 +118,13 @@ def test_what_is_wrong_changes_nothing(file: File) -> None:
 
 
 def test_what_needs_a_new_daemon_is_said(file: File, tmp_path: Path) -> None:
-    """Address, log and receivers stay as they were; the rest of the same file is applied."""
+    """Address and log stay as they were; the rest of the same file is applied."""
     with watched(file) as daemon:
-        table = f'[watchdog]\nlog = "{tmp_path}/other.log"\n[notify.a]\nurl = "http://a/{SECRET}"\n'
+        table = f'[watchdog]\nlog = "{tmp_path}/other.log"\n[notify.webhook]\nurl = "http://a/{SECRET}"\n'
         file.write(table + '[probes.driver]\nperiod = "7s"')
         answer = reload(daemon)
-        assert answer["needs_restart"] == ["watchdog.log", "notify"]
-        assert answer["changed"] == ["probes.driver.period: 10s -> 7s"]
+        assert answer["needs_restart"] == ["watchdog.log"]
+        assert answer["changed"] == ["probes.driver.period: 10s -> 7s", "notify.webhook: new"]
         assert not (tmp_path / "other.log").exists()
         assert SECRET not in daemon.log_path.read_text()
 

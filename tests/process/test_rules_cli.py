@@ -50,7 +50,7 @@ def test_the_rules_in_effect_are_a_table(tmp_path: Path) -> None:
     done = with_file(tmp_path, STALLED + 'for = "20s"\n' + OWN, "rules")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["NAME", "SUBJECT", "SEVERITY", "MODE", "FOR", "FROM", "ACTIONS"]
+    assert lines[0].split() == ["NAME", "ABOUT", "SEVERITY", "MODE", "FOR", "FROM", "ACTIONS"]
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:]}
     assert rows["engine-dead"] == ["engine", "critical", "act", "0s", "default", "restart_engine"]
     assert rows["engine-stalled"][3:5] == ["20s", "overridden"]
@@ -200,7 +200,8 @@ def test_the_schema_is_printed() -> None:
             STALLED + 'actions = ["reboot_machine"]',
             (
                 'rule.engine-stalled.actions: unknown action "reboot_machine", '
-                "expected one of restart_engine, start_engine, stop_engine"
+                "expected one of raise_conntrack, restart_engine, run_command, start_engine, "
+                "stop_engine, sweep_leftovers"
             ),
         ),
         (
@@ -227,7 +228,7 @@ def test_the_schema_is_printed() -> None:
         (
             HOT + 'inhibited_by = ["gpu-lost"]\n'
             '[[rule]]\nname = "gpu-lost"\ninhibited_by = ["gpu-hot"]',
-            "rule.gpu-lost.inhibited_by: a cycle of inhibitions: gpu-lost, gpu-hot, gpu-lost",
+            "rule.gpu-hot.inhibited_by: a cycle of inhibitions: gpu-hot, gpu-lost, gpu-hot",
         ),
         pytest.param(
             "#" * 10_000_000, "cannot be read: expected at most 1048576 bytes", id="ten-megabytes"
@@ -275,8 +276,9 @@ name = "own"
 subject = "gpu"
 when = 'max_over(gpu.power_watts, "1s") > 1.0'
 summary = "too narrow"
-[notify.pager]
+[notify.webhook]
 url = "http://127.0.0.1:9"
+headers = { Authorization = "TEST_NOT_SET" }
 """
 
 
@@ -291,7 +293,7 @@ def test_what_is_odd_is_a_warning(tmp_path: Path) -> None:
     (blind,) = (line for line in lines if "probes.xid" in line)
     assert blind.startswith(f"{head}probes.xid.enabled: false, so nothing is known for gpu-xid-")
     assert [line.removeprefix(head) for line in lines if line != blind] == [
-        "notify.pager: accepted, but this version sends nothing",
+        "notify.webhook.headers.Authorization: the variable TEST_NOT_SET is not set here",
         "rule.gpu-power-brake: changes nothing",
         "rule.engine-stalled.mode: observe, so it no longer holds back engine-dead",
         "rule.gpu-lost.mode: off, so it no longer holds back gpu-hot",

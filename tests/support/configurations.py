@@ -65,6 +65,12 @@ classes = { "43" = "ignored" }
 "13.5" = "620.10"
 [notify.alertmanager]
 url = "http://127.0.0.1:9093"
+timeout = "5s"
+[notify.pager]
+kind = "webhook"
+url = "https://h:8443/in?a=b"
+min_severity = "critical"
+headers = { Authorization = "PAGER" }
 """,
     """\
 [[rule]]
@@ -94,7 +100,7 @@ drain_timeout term_timeout kill_timeout log_file standby pre_start timeout model
 policy backoff initial max jitter reset_after_ready restart_budget boot_budget count window
 on_give_up retries cuda_oom probes gpu xid driver floors classes enabled period canary_timeout
 rule name subject when for clear_for cooldown severity actions inhibited_by holds fault mode
-summary reason runbook evidence notify url
+summary reason runbook evidence notify url headers min_severity alertmanager webhook
 """
 _VALUES = """
 5s 1h30m 0s 99999h act hold off vllm serve m critical gpu engine 127.0.0.1:1 http://h

@@ -87,6 +87,8 @@ name = "engine-stalled"
 for = "20s"
 [notify.alertmanager]
 url = "http://127.0.0.1:9093"
+min_severity = "critical"
+headers = { X-Key = "TEST_NOT_SET" }
 """)
     engine = config.engine["main"]
     assert (engine.env, engine.gpus, engine.stop.kill_timeout) == ({"A": "b"}, (0,), 0.5)
@@ -95,7 +97,10 @@ url = "http://127.0.0.1:9093"
     assert config.policy.core().restart_budget == Budget(5, 5400.0)
     assert (config.probes["gpu"].period, config.probes["gpu"].settings.patience) == (1.0, 2.0)
     assert (config.rule[0].name, config.rule[0].for_) == ("engine-stalled", 20.0)
-    assert config.warnings == ("notify.alertmanager: accepted, but this version sends nothing",)
+    assert config.warnings == (
+        "notify.alertmanager.headers.X-Key: the variable TEST_NOT_SET is not set here",
+    )
+    assert config.notify["alertmanager"].min_severity == "critical"
 
 
 def test_defaults_without_a_file() -> None:
@@ -143,7 +148,18 @@ def test_a_command_replaces_only_the_command(loaded: Loader) -> None:
         ("[probes.gpu]\npatience = true", "probes.gpu.patience: expected a number, got true"),
         ("[[rule]]\nfor = '1s'", "rule[0].name: expected a text"),
         ("[[rule]]\nname = 'a'\n[[rule]]\nname = 'a'", "rule: expected one table named a, got 2"),
-        ("[notify.x]\nurl = 'ftp://h'", "notify.x.url: expected http://HOST"),
+        ("[notify.webhook]\nurl = 'ftp://h'", "notify.webhook.url: expected http://HOST"),
+        ("[notify.webhook]\nurl = 'http://h:99999'", "notify.webhook.url: expected http://HOST"),
+        ("[notify.webhook]\nurl = 'http://'", "notify.webhook.url: expected http://HOST"),
+        ("[notify.x]\nurl = 'http://h'", 'notify.x.kind: expected "alertmanager" or "webhook", as'),
+        (
+            "[notify.webhook]\nurl = 'http://h'\nheaders = { X = 'Bearer s3cret' }",
+            "notify.webhook.headers.X: expected a text like ^[A-Za-z_][A-Za-z0-9_]{0,254}$, got ",
+        ),
+        (
+            "[notify.webhook]\nurl = 'http://h'\nheaders = { Host = 'V' }",
+            "notify.webhook.headers.Host: expected another header than that",
+        ),
     ],
 )
 def test_errors_name_key_and_expectation(loaded: Loader, text: str, line: str) -> None:

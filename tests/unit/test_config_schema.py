@@ -132,6 +132,8 @@ def test_what_is_good_is_good(text: str, file: Path) -> None:
         "[[rule]]\nname = 'a b'",
         "[[rule]]\nname = 'engine-stalled'\nseverity = 'loud'",
         "[notify.x]",
+        "[notify.webhook]\nurl = 'http://h'\nkind = 'pager'",
+        "[notify.webhook]\nurl = 'http://h'\nheaders = { X = 'Bearer x' }",
         "rule = {}",
     ],
 )

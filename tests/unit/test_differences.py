@@ -48,6 +48,10 @@ def test_secrets_are_named_and_not_shown() -> None:
     )
     address = config(notify={"n": NotifySettings(url="http://user:s3cret@other")})
     assert words(replace_engine(new), address) == ("notify.n.url",)
+    named = config(
+        notify={"n": NotifySettings(url="http://user:s3cret@host", headers={"X-Api": "sk_s3cret"})}
+    )
+    assert words(replace_engine(new), named) == ("notify.n.headers.X-Api",)
 
 
 def test_what_surrounds_an_engine_is_named() -> None:
@@ -103,14 +107,15 @@ def test_a_rule_is_compared_with_what_it_overrides() -> None:
 
 
 def test_what_only_a_new_daemon_can_change_stays() -> None:
-    """Address, log and receivers are kept and named, everything else is as wanted."""
+    """Address and log are kept and named, everything else, receivers too, is as wanted."""
     running = config()
     wanted = config(
         watchdog=type(running.watchdog)(listen="127.0.0.1:1", log="x", mode="observe"),  # type: ignore[arg-type]
         notify={"n": NotifySettings(url="http://a")},
     )
     kept, keys = lasting(running, wanted)
-    assert keys == ("watchdog.listen", "watchdog.log", "notify")
-    assert (kept.watchdog.listen, kept.watchdog.log, kept.notify) == ("127.0.0.1:9909", "-", {})
+    assert keys == ("watchdog.listen", "watchdog.log")
+    assert (kept.watchdog.listen, kept.watchdog.log) == ("127.0.0.1:9909", "-")
+    assert kept.notify == wanted.notify
     assert kept.watchdog.mode == "observe"
     assert lasting(running, config()) == (running, ())

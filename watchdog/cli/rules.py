@@ -20,7 +20,7 @@ from watchdog.core.model import Mode, Severity
 from watchdog.core.rules import Rule
 from watchdog.rules import default_rules
 
-_HEAD = ("NAME", "SUBJECT", "SEVERITY", "MODE", "FOR", "FROM", "ACTIONS")
+_HEAD = ("NAME", "ABOUT", "SEVERITY", "MODE", "FOR", "FROM", "ACTIONS")
 _UNSAID = {
     "severity": Severity.WARNING.value,
     "mode": Mode.ACT.value,

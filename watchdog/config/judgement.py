@@ -20,7 +20,7 @@ GPU_NAMES = ("GPU-[A-Za-z0-9_/-]+", "MIG-[A-Za-z0-9_/-]+")
 """What CUDA calls a card or a part of one, as regular expressions for the whole name."""
 MOST_GPUS = 1024
 _LONGEST_PATTERN = 1000
-_OURS = frozenset({"lock", "control.sock", "recording", "nginx-reload.log", "."})
+_OURS = frozenset({"lock", "control.sock", "recording", "evidence", "nginx-reload.log", "."})
 """Names below the state directory."""
 _PART = re.compile(r"\.(?:[1-9]|part)$")
 """What rotation adds to the name of a log."""

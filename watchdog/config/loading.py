@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ from watchdog.config.settings import (
 SIZE_LIMIT = 1 << 20
 """Bytes. A configuration is a few kB; this is somebody's log or a device."""
 
-_KEYS = re.compile(r"[^\n=,]+(?==)|^[ \t]*\[[^\n]*", re.MULTILINE)
-"""Whatever can be a key: what stands before an equals sign, and the headers of tables."""
 _DOTS_LIMIT = 500
 """In a key. The parser takes time with the square of a dotted key's length: minutes for 1 MB."""
 
@@ -138,10 +136,17 @@ def _bytes(path: Path) -> bytes | None:
         os.close(descriptor)
 
 
+def _keys(line: str) -> Iterator[str]:
+    """Whatever can be a key: what stands before an equals sign, and the header of a table."""
+    if line.lstrip(" \t").startswith("["):
+        yield line
+    for before in line.split("=")[:-1]:
+        yield before.rpartition(",")[2]
+
+
 def _parse(file: str, text: str) -> dict[str, Any]:
-    for piece in _KEYS.finditer(text):
-        if piece.group().count(".") > _DOTS_LIMIT:
-            number = text.count("\n", 0, piece.start()) + 1
+    for number, line in enumerate(text.split("\n"), 1):
+        if any(key.count(".") > _DOTS_LIMIT for key in _keys(line)):
             words = f"expected at most {_DOTS_LIMIT} dots in a key"
             raise ConfigError([f"{file}: line {number}: {words}"])
     try:
@@ -168,7 +173,7 @@ def _read(reader: Reader, raw: dict[str, Any], plug_ins: PlugIns) -> Config:
     kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
     for key, value in raw.items():
         match key:
-            case "watchdog" | "policy" | "nginx":
+            case "watchdog" | "policy" | "nginx" | "evidence":
                 values[key] = reader.struct(without_none(kinds[key]), value, key)
             case "engine" | "notify":
                 values[key] = reader.table(kinds[key].__args__[1], value, key)

@@ -271,6 +271,20 @@ class NginxSettings(Struct, frozen=True, kw_only=True):
     """For the reload: it is done in a moment, or nginx is not well."""
 
 
+class EvidenceSettings(Struct, frozen=True, kw_only=True):
+    """``[evidence]``: what is kept of an engine that is about to be ended."""
+
+    enabled: bool = True
+    """A bundle holds up to 20 MB and takes 5 s at most; a restart after a crash does not wait."""
+    max_bytes: Size = "200MiB"
+    """Of all bundles together: the oldest go. Never more than 50 bundles."""
+    max_age: PositiveDuration = 2_592_000.0
+    """Thirty days: who asks later has the journal and the incident itself."""
+    py_spy: bool = True
+    """Dump the stacks of the engine's Python processes where ``py-spy`` is found, in the engine's
+    ``PATH`` or beside its interpreter. It only reads: no process is stopped for it."""
+
+
 class NotifyKind(StrEnum):
     """How a receiver is spoken to: as an Alertmanager, or with one JSON object an event."""
 
@@ -315,6 +329,7 @@ class Config(Struct, frozen=True, kw_only=True):
     rule: tuple[RuleConfig, ...] = ()
     notify: dict[str, NotifySettings] = {}
     nginx: NginxSettings | None = None
+    evidence: EvidenceSettings = EvidenceSettings()
     file: str = "built-in defaults"
 
     @property

@@ -58,6 +58,7 @@ def changes(
         *_of_tables("rule", effective(old.rule, defaults), effective(new.rule, defaults)),
         *_of_tables("notify", old.notify, new.notify),
         *_of_tables("", _nginx(old), _nginx(new)),
+        *_of_struct("evidence", old.evidence, new.evidence),
     )
 
 
@@ -85,7 +86,9 @@ def lasting(running: Config, wanted: Config) -> tuple[Config, tuple[str, ...]]:
     keys = tuple(key for key in _LASTING if _differ(running.watchdog, wanted.watchdog, key))
     kept = {key: getattr(running.watchdog, key) for key in _LASTING}
     watchdog = msgspec.structs.replace(wanted.watchdog, **kept)
-    return msgspec.structs.replace(wanted, watchdog=watchdog), tuple(join("watchdog", key) for key in keys)
+    return msgspec.structs.replace(wanted, watchdog=watchdog), tuple(
+        join("watchdog", key) for key in keys
+    )
 
 
 def _differ(one: object, other: object, field: str) -> bool:
@@ -145,8 +148,10 @@ def _of_table(
 ) -> Iterator[str]:
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name), new.get(name)
-        if before != after:
-            below = join(path, str(name))
+        below = join(path, str(name))
+        if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
+            yield from _of_struct(below, before, after)
+        elif before != after:
             yield below if secret else below + _values(str(name), before, after, timed=False)
 
 

@@ -20,6 +20,7 @@ from watchdog.daemon.box_control import Hands
 from watchdog.daemon.complaints import Complaints
 from watchdog.daemon.configured import Source
 from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
+from watchdog.daemon.evidence import collector
 from watchdog.daemon.front import Front
 from watchdog.daemon.gates import Gates
 from watchdog.daemon.locks import Locks
@@ -39,6 +40,7 @@ from watchdog.executor import Beside, Repertoire
 from watchdog.inbox import Inbox
 from watchdog.logs import Journal
 from watchdog.metrics import Exporter
+from watchdog.notify import Notifier
 from watchdog.procfs import boot_id
 from watchdog.recorder import Recorder
 from watchdog.schedule import Schedule
@@ -86,22 +88,23 @@ class Service:
         self._repertoire = Repertoire(registry.actions(), now.config.actions)
         self._upstream = nginx.upstream(state_dir, self._crew, self._household, journal)
         self._take_up()
+        kept_in = state_dir if durable else None
+        self._evidence = collector(lambda: self._shown, self._box, self._household, now, kept_in)
         makings = self._makings(durable=durable)
         state = self._muster(makings, state)
         self._schedule = Schedule(self._complaints.job)
         self._lookout = Lookout(self._schedule, self._looking())
-        self._recorder = Recorder(
-            state_dir if durable else None, self._complaints.warn, boot=boot_id()
-        )
+        self._recorder = Recorder(kept_in, self._complaints.warn, boot=boot_id())
         self._shown = self._build_shown()
         self._exporter = Exporter(self._specs, self._shown.snapshot)
         self._exporter.recall(state.incidents)
+        self._notifier = Notifier.begun(now.config, journal.log, self._exporter, state)
         self._signals = self._build_signals()
         self._loop = self._build_loop(state)
         self._reloader = self._build_reloader(source, makings, locks)
         self._front = self._build_front()
         self._host, port = address(now.config)
-        self._servers = doors(self._front, self._host, port, state_dir if durable else None)
+        self._servers = doors(self._front, self._host, port, kept_in)
         self._log_care = LogCare(self._crew.logs, self._complaints.warn)
 
     def run(self, *, leave: bool) -> bool:
@@ -165,6 +168,7 @@ class Service:
             self._recorder,
             self._inbox,
             self._now.config.sha256,
+            bundles=lambda: self._evidence.paths,
         )
 
     def _muster(self, makings: Makings, state: State) -> State:
@@ -204,6 +208,7 @@ class Service:
             self._crew.in_the_way,
             self._models,
             before_stop=self._upstream.withdraw,
+            before_action=self._evidence.take,
         )
 
     def _looking(self) -> dict[tuple[str, str], Looking]:
@@ -227,6 +232,7 @@ class Service:
             watchers=(
                 self._write,
                 self._exporter.observe,
+                self._notifier.observe,
                 self._shown.recent.observe,
                 self._upstream.observe,
                 self._models.observe,
@@ -266,6 +272,7 @@ class Service:
 
     def _switched(self) -> None:
         self._take_up()
+        self._notifier.use(self._now.config.notify)
         self._shown.config_hash = self._now.config.sha256
         self._record_anew()
 
@@ -316,6 +323,7 @@ class Service:
             server.stop()
         self._gates.close()
         self._hands.close()
+        self._evidence.close()
         for engine in self._crew.engines.values():
             engine.actor.close()
             if engine.supervised.is_left:
@@ -323,6 +331,7 @@ class Service:
             engine.supervised.leave()
         self._upstream.close([n for n, e in self._crew.engines.items() if e.supervised.is_left])
         self._exit_watch.close()
+        self._notifier.close()
         self._recorder.close()
         self._store.close()
         return self._gave_up

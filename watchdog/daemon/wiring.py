@@ -20,7 +20,7 @@ from watchdog.daemon.following import Following
 from watchdog.daemon.gates import Gates, visible
 from watchdog.daemon.mailbox import Mailbox
 from watchdog.daemon.model_watch import ModelWatch
-from watchdog.executor import Actor, Repertoire
+from watchdog.executor import Actor, Before, Repertoire
 from watchdog.ledger import GenerationRecord
 from watchdog.places import assigned
 from watchdog.runner import ProbeRun
@@ -64,6 +64,7 @@ class Makings:
     in_the_way: Callable[[str], str | None]
     models: ModelWatch
     before_stop: Callable[[str], object] = lambda _: None
+    before_action: Before = lambda _order, _engine: None
 
     def engine(self, name: str, config: EngineConfig) -> Engine:
         """A new one; nothing is started, and its events are kept until its mailbox is opened."""
@@ -81,7 +82,7 @@ class Makings:
             config,
             supervised,
             Target(supervised, self.published, self.models.first_good),
-            Actor(supervised, self.repertoire, mailbox, self.control),
+            Actor(supervised, self.repertoire, mailbox, self.control, before=self.before_action),
             mailbox,
         )
 

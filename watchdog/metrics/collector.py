@@ -9,7 +9,6 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     InfoMetricFamily,
     Metric,
-    StateSetMetricFamily,
 )
 from prometheus_client.registry import Collector
 
@@ -54,11 +53,13 @@ def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> GaugeMetricFam
 
 def _engines(snapshot: Snapshot) -> Iterator[Metric]:
     engines = tuple(snapshot.state.engines.values())
-    state = StateSetMetricFamily(f"{_P}_engine_state", "Process state.", labels=["engine"])
-    verdict = StateSetMetricFamily(f"{_P}_engine_verdict", "Fused health.", labels=["engine"])
+    state = _gauge("engine_state", "Process state.", ("engine", "state"))
+    verdict = _gauge("engine_verdict", "Fused health.", ("engine", "verdict"))
     for one in engines:
-        state.add_metric([one.name], {s.value: s is one.process for s in ProcessState})
-        verdict.add_metric([one.name], {v.value: v is one.verdict for v in Verdict})
+        for s in ProcessState:
+            state.add_metric([one.name, s.value], float(s is one.process))
+        for v in Verdict:
+            verdict.add_metric([one.name, v.value], float(v is one.verdict))
     yield state
     yield verdict
     yield _ready(engines)
@@ -91,8 +92,9 @@ def _judgement(snapshot: Snapshot) -> Iterator[Metric]:
     paused = _gauge("paused", "1 while nothing is acted upon.")
     paused.add_metric([], float(snapshot.state.pause is not None))
     yield paused
-    mode = StateSetMetricFamily(f"{_P}_mode", "What the watchdog may do.")
-    mode.add_metric([], {m.value: m is snapshot.state.mode for m in (Mode.OBSERVE, Mode.ACT)})
+    mode = _gauge("mode", "What the watchdog may do.", ("mode",))
+    for one in (Mode.OBSERVE, Mode.ACT):
+        mode.add_metric([one.value], float(one is snapshot.state.mode))
     yield mode
 
 

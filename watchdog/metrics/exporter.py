@@ -44,6 +44,12 @@ class Exporter:
         )
         self._actions = self._counter("actions", "Actions that ended.", "action", "result")
         self._incidents = self._counter("incidents", "Incidents opened.", "rule", "severity")
+        self._notified = self._counter(
+            "notifications", "Requests to receivers of notices.", "receiver", "result"
+        )
+        self._notices_dropped = self._counter(
+            "notifications_dropped", "Notices that will never be delivered.", "receiver"
+        )
         self._canary = self._histogram(
             "canary_latency_seconds",
             "Duration of one-token completions that came back.",
@@ -112,6 +118,14 @@ class Exporter:
     def recall(self, incidents: tuple[Incident, ...]) -> None:
         """Incidents of an earlier watchdog: known, and not counted again."""
         self._known = {incident.id: incident for incident in incidents}
+
+    def notified(self, receiver: str, result: str) -> None:
+        """A receiver of notices was asked, from any thread: ``ok`` or ``failed``."""
+        self._notified.labels(receiver, result).inc()
+
+    def notices_dropped(self, receiver: str, count: int) -> None:
+        """So many notices will never reach it; 0 makes the series known."""
+        self._notices_dropped.labels(receiver).inc(count)
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The page in the format that ``accept`` prefers, and its content type."""
