@@ -162,7 +162,8 @@ class Actor:
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
-            self._post(ActionFinished(self._clock(), self._done(order)))
+            outcome = self._done(order)
+            self._post(ActionFinished(self._clock(), outcome))
 
     def _done(self, order: Order) -> Outcome:
         def work() -> None:

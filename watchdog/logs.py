@@ -14,13 +14,29 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from watchdog.core.model import Record
+
+
+@contextlib.contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Let an import of ``name`` fail, unless that was made before."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # what an import takes for a failure
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+# Its tracebacks in colour take 50 ms of each start, in which no engine is watched.
+with _hidden("rich"):
+    import structlog
 
 _CAPACITY = 10_000
 """Lines that wait: minutes of a busy incident, a few MB at most."""

@@ -53,7 +53,8 @@ def carried_out(error: Exception | None) -> ActionFinished:
 
 def test_an_action_that_returns_is_done() -> None:
     """No exception is success."""
-    assert carried_out(None).outcome.ok
+    finished = carried_out(None)
+    assert finished.outcome.ok
 
 
 @pytest.mark.parametrize("words", ["cannot start: the port is taken", ""])

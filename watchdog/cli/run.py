@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
     as_json: bool,  # noqa: FBT001, ARG001 - as above; the log is JSON in any case
 ) -> None:
     """Run the watchdog in front of COMMAND, or of the engines of the configuration."""
+    gc.disable()  # nothing of what a start makes is garbage; the daemon goes on with it
     from watchdog import daemon
 
     if simulate and command:

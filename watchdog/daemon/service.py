@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from dataclasses import replace
@@ -121,6 +122,8 @@ class Service:
             mode=self._loop.state.mode.value,
         )
         self._adopt()
+        gc.freeze()  # what lives now lives on: the collector need not look at it again and again
+        gc.enable()
         for server in self._servers:
             server.start()
         self._begin_probes()
