@@ -129,7 +129,7 @@ def test_outside_the_simulator_it_asks_for_yes(tmp_path: Path) -> None:
         assert (code, told["D1"]["verdict"]) == (1, "refused")
         assert daemon.command("resume").returncode == 0
         now = daemon.engine()
-        assert (now["generation"], now["pids"]) == (before["generation"], before["pids"])
+        assert (now["generation"], now["pid"]) == (before["generation"], before["pid"])
         code, told, said = drill(daemon, "D1", "--yes")
         assert (code, told["D1"]["verdict"]) == (0, "ok")
         assert "1 of the 5 restarts" in said
