@@ -90,7 +90,7 @@ class Makings:
         """How it is started and stopped. Raises CommandError."""
         said = describe(config.command, config.env, os.environ)
         launch = launch_of(name, config, self.log_dir)
-        stop = config.stop
+        around, stop = lasting(launch), config.stop
         return EngineSettings(
             launch=launch,
             endpoint=said.endpoint,
@@ -99,7 +99,7 @@ class Makings:
             gate=self.gates.steps(
                 name,
                 said,
-                lambda: lasting(launch),
+                lambda: around,
                 lambda: (card.name for card in _seen_on(self.published().engines.get(name))),
             ),
             running_requests=lambda since: requests_in(self.published().engines.get(name), since),
@@ -107,7 +107,7 @@ class Makings:
             expect_log=config.expect_log,
             last=(
                 self.models.step(launch),
-                *self.gates.roomy(name, said, lambda: lasting(launch), str(launch.log_path)),
+                *self.gates.roomy(name, said, lambda: around, str(launch.log_path)),
                 self.gates.turn(name),
             ),
             limits=_limits(config.limits),
