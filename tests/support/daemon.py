@@ -70,8 +70,9 @@ class Daemon:
         return self.engine()
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """The lines of the log so far, all or those of one event."""
-        lines = self.log_path.read_text(errors="replace").splitlines()
+        """The lines of the log so far, all or those of one event; not one half written."""
+        whole, _, _ = self.log_path.read_text(errors="replace").rpartition("\n")
+        lines = whole.splitlines()
         parsed = [json.loads(line) for line in lines if line.startswith("{")]
         return [line for line in parsed if not name or line.get("event") == name]
 
