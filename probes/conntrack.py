@@ -15,15 +15,21 @@ import msgspec
 
 from probes._netns import spaces
 from watchdog import procfs
-from watchdog.contracts import Box, EngineTarget, Probe, ProbeError, ProbeSpec, SampleSpec
+from watchdog.contracts import (
+    Box,
+    EngineTarget,
+    Probe,
+    ProbeError,
+    ProbeSpec,
+    SampleSpec,
+    of_engine,
+)
 from watchdog.core.model import (
     HOST,
     Sampled,
     Seconds,
     SubjectKind,
     Unread,
-    Value,
-    engine_subject,
 )
 
 _COUNTERS = "stat/nf_conntrack"
@@ -134,14 +140,14 @@ class Conntrack:
             return
         counted = counters(spaces.maybe(f"{space.folder}/{_COUNTERS}"))
         if counted.entries is not None:
-            yield _of(engine, "engine_count", counted.entries)
+            yield of_engine(engine, "engine_count", counted.entries)
             if limit:
-                yield _of(engine, "engine_used_percent", 100.0 * counted.entries / limit)
-                yield _of(engine, "engine_suggested_limit", limit * _HINT)
+                yield of_engine(engine, "engine_used_percent", 100.0 * counted.entries / limit)
+                yield of_engine(engine, "engine_suggested_limit", limit * _HINT)
         columns = self._whole(engine.name, counted)
         for sample, column in (("engine_drops", _DROPS), ("engine_early_drops", _EVICTED)):
             if column in columns:
-                yield _of(engine, sample, columns[column])
+                yield of_engine(engine, sample, columns[column])
 
     def _whole(self, whose: str, counted: Counters) -> dict[str, int]:
         """The columns; none when there are other CPUs than before: their sum is another one."""
@@ -166,10 +172,6 @@ def _fullness(count: int | None, limit: int | None) -> Iterator[Sampled]:
         yield Sampled(HOST, "suggested_limit", limit * _HINT)
     if count is not None and limit:
         yield Sampled(HOST, "used_percent", 100.0 * count / limit)
-
-
-def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:
-    return Sampled(engine_subject(engine.name), name, value, (("engine", engine.name),))
 
 
 def _build(_: Settings, box: Box) -> Probe:

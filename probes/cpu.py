@@ -14,8 +14,16 @@ from typing import Any
 import msgspec
 
 from watchdog import memory_cgroup, procfs
-from watchdog.contracts import Box, EngineTarget, Probe, ProbeError, ProbeSpec, SampleSpec
-from watchdog.core.model import HOST, Sampled, Seconds, SubjectKind, Unread, engine_subject
+from watchdog.contracts import (
+    Box,
+    EngineTarget,
+    Probe,
+    ProbeError,
+    ProbeSpec,
+    SampleSpec,
+    of_engine,
+)
+from watchdog.core.model import HOST, Sampled, Seconds, SubjectKind, Unread
 
 _PRESSURE = re.compile(r"^some avg10=([\d.]+)", re.MULTILINE)
 _THROTTLED = (("", "throttled_usec", 1e-6), ("cpu", "throttled_time", 1e-9))
@@ -64,8 +72,7 @@ class Cpu:
         leader = engine.look().leader
         found = None if leader is None else self._throttled(leader)
         if found is not None and found[0] != ours:
-            subject, labels = engine_subject(engine.name), (("engine", engine.name),)
-            yield Sampled(subject, "engine_throttled_seconds", found[1], labels)
+            yield of_engine(engine, "engine_throttled_seconds", found[1])
 
     def _throttled(self, pid: int) -> tuple[str, Seconds] | None:
         """The process's cgroup, and for how long its quota has kept threads of it from running."""

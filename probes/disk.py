@@ -11,7 +11,7 @@ import msgspec
 from probes._mounts import STATE, TMPFS, FileSystem, Latency, Survey, Surveyor, Use
 from probes._trend import Outlook
 from watchdog import procfs
-from watchdog.contracts import Box, ProbeError, ProbeSpec, SampleSpec
+from watchdog.contracts import Box, ProbeSpec, SampleSpec
 from watchdog.core.model import HOST, Sampled, Seconds, SubjectKind, Unread
 
 _RESERVE: Seconds = 0.2
@@ -46,11 +46,7 @@ class Disk:
 
     def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
         """Numbers by mount, the fullest and slowest, and what does not answer or take files."""
-        try:
-            survey = self._surveyor(deadline - _RESERVE)
-        except OSError as error:
-            raise ProbeError(f"cannot read the mounts: {error.strerror}") from error
-        return list(self._told(survey))
+        return list(self._told(self._surveyor(deadline - _RESERVE)))
 
     def close(self) -> None:
         """Nothing is held."""

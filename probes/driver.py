@@ -13,15 +13,13 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from probes._nvml.client import PREFIX, NvmlUnavailableError, lease
-from watchdog.contracts import Box, EngineTarget, Probe, ProbeSpec, SampleSpec
+from watchdog.contracts import Box, EngineTarget, Probe, ProbeSpec, SampleSpec, of_engine
 from watchdog.core.model import (
     HOST,
     Sampled,
     Seconds,
     SubjectKind,
     Unread,
-    Value,
-    engine_subject,
 )
 from watchdog.nvidia import devices, engine_cuda, versions
 from watchdog.nvidia.fit import engine_fit
@@ -152,17 +150,17 @@ class Driver:
     def _engine(self, engine: EngineTarget) -> Iterator[Sampled]:
         wish = engine_cuda.wish(engine.command, engine.environment, self._root)
         if wish.cuda:
-            yield _of(engine, "cuda_wanted", wish.cuda)
+            yield of_engine(engine, "cuda_wanted", wish.cuda)
         if wish.cpu_only is not None:
-            yield _of(engine, "cpu_only", wish.cpu_only)
+            yield of_engine(engine, "cpu_only", wish.cpu_only)
         fit = engine_fit(wish.cuda, engine.environment, self._root, self._floors)
         if fit.fits is not None:
-            yield _of(engine, "fits", fit.fits)
-            yield _of(engine, "misfit", fit.words)
+            yield of_engine(engine, "fits", fit.fits)
+            yield of_engine(engine, "misfit", fit.words)
         stale = versions.stale_libraries(_readable(engine), self._root)
         if stale is not None:
-            yield _of(engine, "stale_libraries", bool(stale))
-            yield _of(engine, "stale_library_names", _line(", ", stale))
+            yield of_engine(engine, "stale_libraries", bool(stale))
+            yield of_engine(engine, "stale_library_names", _line(", ", stale))
 
 
 def _readable(engine: EngineTarget) -> Iterator[int]:
@@ -173,10 +171,6 @@ def _readable(engine: EngineTarget) -> Iterator[int]:
 def _out_of_count(card: dict[str, Any]) -> bool:
     """Whether NVML knew the card once and does not count it any more."""
     return bool(card.get("errors", {}).get("") == _GONE)
-
-
-def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:
-    return Sampled(engine_subject(engine.name), name, value, (("engine", engine.name),))
 
 
 def _line(between: str, words: Iterable[str]) -> str:

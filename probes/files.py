@@ -17,8 +17,9 @@ from watchdog.contracts import (
     ProbeSpec,
     ProcessInfo,
     SampleSpec,
+    of_engine,
 )
-from watchdog.core.model import HOST, Sampled, Seconds, SubjectKind, Unread, Value, engine_subject
+from watchdog.core.model import HOST, Sampled, Seconds, SubjectKind, Unread
 
 _MOST_COUNTED = 1 << 16
 """Names of a directory that are counted one by one: some 50 ms, on kernels older than 6.2."""
@@ -91,11 +92,11 @@ class Files:
         if not uses:
             return
         _, _, use, process = max(uses, key=lambda found: found[:2])
-        yield _of(engine, "engine_open", use.used)
-        yield _of(engine, "engine_limit", use.limit)
-        yield _of(engine, "engine_used_percent", use.percent)
-        yield _of(engine, "engine_fullest", f"{process.comm} (pid {process.pid})")
-        yield _of(engine, "engine_fullest_pid", process.pid)
+        yield of_engine(engine, "engine_open", use.used)
+        yield of_engine(engine, "engine_limit", use.limit)
+        yield of_engine(engine, "engine_used_percent", use.percent)
+        yield of_engine(engine, "engine_fullest", f"{process.comm} (pid {process.pid})")
+        yield of_engine(engine, "engine_fullest_pid", process.pid)
 
     def _members(self, engine: EngineTarget) -> Iterator[tuple[ProcessInfo, Use]]:
         for process in engine.processes():
@@ -190,10 +191,6 @@ def _of_host(prefix: str, use: Use | None) -> Iterator[Sampled]:
         yield Sampled(HOST, f"{prefix}open", use.used)
         yield Sampled(HOST, f"{prefix}limit", use.limit)
         yield Sampled(HOST, f"{prefix}used_percent", use.percent)
-
-
-def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:
-    return Sampled(engine_subject(engine.name), name, value, (("engine", engine.name),))
 
 
 def _build(_: Settings, box: Box) -> Files:

@@ -26,6 +26,7 @@ from watchdog.contracts import (
     ProbeSpec,
     ProcessInfo,
     SampleSpec,
+    of_engine,
 )
 from watchdog.core.model import (
     HOST,
@@ -34,7 +35,6 @@ from watchdog.core.model import (
     SubjectKind,
     Unread,
     Value,
-    engine_subject,
 )
 from watchdog.kernel_log import size
 
@@ -157,16 +157,16 @@ class Memory:
         places = self._places.of(living[0].pid) if living else ()
         own = self._own_limit(engine, places, look)
         if own is not None:
-            yield _of(engine, "engine_limit_bytes", own.limit)
-            yield _of(engine, "engine_used_percent", own.percent)
+            yield of_engine(engine, "engine_limit_bytes", own.limit)
+            yield of_engine(engine, "engine_used_percent", own.percent)
         of = self._set(engine)
         private = self._private(living)
         if private is not None:
-            yield _of(engine, "engine_bytes", private)
+            yield of_engine(engine, "engine_bytes", private)
             yield from self._growth(engine, of, private, look.room(places), look)
         pss = self._pss(of, living, look.at)
         if pss is not None:
-            yield _of(engine, "engine_pss_bytes", pss)
+            yield of_engine(engine, "engine_pss_bytes", pss)
 
     def _set(self, engine: EngineTarget) -> _Set:
         generation = engine.look().generation
@@ -202,11 +202,11 @@ class Memory:
         if slope is None:
             return
         pace = -slope if slope < 0 and of.growth.empty_in() is not None else 0.0
-        yield _of(engine, "engine_growth_bytes_per_hour", pace * _HOUR)
+        yield of_engine(engine, "engine_growth_bytes_per_hour", pace * _HOUR)
         if pace and room is not None:
             told = f"{size(private)}, {size(int(pace * _HOUR))} more every hour"
-            yield _of(engine, "engine_full_in_seconds", room / pace)
-            yield _of(engine, "engine_outlook", f"{told}: memory {words(room / pace)}")
+            yield of_engine(engine, "engine_full_in_seconds", room / pace)
+            yield of_engine(engine, "engine_outlook", f"{told}: memory {words(room / pace)}")
 
     def _pss(self, of: _Set, living: list[ProcessInfo], now: Seconds) -> int | None:
         """The last sum; a new one when it is time."""
@@ -295,10 +295,6 @@ def _totals(box: dict[str, int]) -> Iterator[Sampled]:
 def _fields(text: str) -> dict[str, int]:
     """Bytes by name, of a file of procfs."""
     return {name: int(number) * _KIB for name, number in _FIELD.findall(f"\n{text}")}
-
-
-def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:
-    return Sampled(engine_subject(engine.name), name, value, (("engine", engine.name),))
 
 
 def _build(settings: Settings, box: Box) -> Probe:

@@ -14,15 +14,21 @@ import msgspec
 
 from probes._netns import diag, spaces
 from watchdog import procfs
-from watchdog.contracts import Box, EngineTarget, Probe, ProbeError, ProbeSpec, SampleSpec
+from watchdog.contracts import (
+    Box,
+    EngineTarget,
+    Probe,
+    ProbeError,
+    ProbeSpec,
+    SampleSpec,
+    of_engine,
+)
 from watchdog.core.model import (
     HOST,
     Sampled,
     Seconds,
     SubjectKind,
     Unread,
-    Value,
-    engine_subject,
 )
 
 _ENGINE = ("engine",)
@@ -107,7 +113,7 @@ class Sockets:
             yield from _backlog(engine, until)
         elif space is not None:
             for dropped in _listening(space.folder, _DROPS).values():
-                yield _of(engine, "engine_listen_drops", dropped)
+                yield of_engine(engine, "engine_listen_drops", dropped)
 
 
 def named(text: str, head: str) -> Numbers:
@@ -175,12 +181,8 @@ def _backlog(engine: EngineTarget, until: Seconds) -> Iterator[Sampled]:
     except OSError:
         return
     if queue is not None:
-        yield _of(engine, "engine_accept_queue", queue.waiting)
-        yield _of(engine, "engine_accept_queue_limit", queue.limit)
-
-
-def _of(engine: EngineTarget, name: str, value: Value) -> Sampled:
-    return Sampled(engine_subject(engine.name), name, value, (("engine", engine.name),))
+        yield of_engine(engine, "engine_accept_queue", queue.waiting)
+        yield of_engine(engine, "engine_accept_queue_limit", queue.limit)
 
 
 def _build(_: Settings, box: Box) -> Probe:

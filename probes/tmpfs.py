@@ -26,7 +26,7 @@ from probes._mounts import (
 )
 from probes._trend import Outlook
 from watchdog import procfs
-from watchdog.contracts import Box, ProbeError, ProbeSpec, SampleSpec
+from watchdog.contracts import Box, ProbeSpec, SampleSpec
 from watchdog.core.model import HOST, Sampled, Seconds, SubjectKind, Unread
 
 _RESERVE: Seconds = 0.2
@@ -80,11 +80,7 @@ class Tmpfs:
 
     def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:
         """Numbers by mount, the fullest by bytes and by inodes, and who fills those."""
-        try:
-            survey = self._surveyor(deadline - _RESERVE)
-        except OSError as error:
-            raise ProbeError(f"cannot read the mounts: {error.strerror}") from error
-        return list(self._told(survey))
+        return list(self._told(self._surveyor(deadline - _RESERVE)))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -21,6 +21,7 @@ from watchdog.core.model import (
     SubjectKind,
     Unread,
     Value,
+    engine_subject,
 )
 
 
@@ -205,6 +206,11 @@ class EngineTarget(Protocol):
     def first_good(self) -> FirstGood | None:
         """What its model was; None when nothing is known. Looks at files, for seconds at most."""
         ...
+
+
+def of_engine(engine: EngineTarget, sample: str, value: Value) -> Sampled:
+    """What a probe of the box has seen of one engine, with the label that names it."""
+    return Sampled(engine_subject(engine.name), sample, value, (("engine", engine.name),))
 
 
 class Owner(StrEnum):

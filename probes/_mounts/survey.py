@@ -10,7 +10,7 @@ from probes._mounts.looks import Answers, Look, Looks
 from probes._mounts.mountinfo import Mount, Table, is_below, mount_of
 from probes._mounts.space import Space, space
 from watchdog import places, procfs
-from watchdog.contracts import Box, EngineTarget
+from watchdog.contracts import Box, EngineTarget, ProbeError
 from watchdog.core.model import Seconds
 from watchdog.places import EnginePlaces, Place
 
@@ -106,7 +106,13 @@ class Surveyor:
         self._said: dict[str, tuple[object, EnginePlaces]] = {}
 
     def __call__(self, deadline: Seconds) -> Survey:
-        """All that is known by ``deadline``. Raises OSError when our mounts cannot be read."""
+        """All that is known by ``deadline``. Raises ProbeError when our mounts cannot be read."""
+        try:
+            return self._surveyed(deadline)
+        except OSError as error:
+            raise ProbeError(f"cannot read the mounts: {error.strerror}") from error
+
+    def _surveyed(self, deadline: Seconds) -> Survey:
         engines = self._box.engines()
         told = [self._places(engine) for engine in engines]
         sites = [site for site in self._sites(engines, told) if self._wanted(site.place)]
