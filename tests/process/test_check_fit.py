@@ -27,12 +27,7 @@ CUDA_SEES = 150_754_820_096 - 644_939_776
 @pytest.fixture
 def nvml(tmp_path: Path) -> FakeNvml:
     """Two idle cards."""
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    fake = fake_nvml.build(folder)
-    fake.cards = 2
-    fake.set(IDLE)
-    return fake
+    return fake_nvml.idle(tmp_path / "nvml", 2)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import fake_nvml
 from tests.support.daemon import running, simulated_command
-from tests.support.fake_nvml import IDLE, LIBRARY, LOST, FakeNvml
+from tests.support.fake_nvml import LIBRARY, LOST, FakeNvml
 from tests.support.rules import DEFAULT_RULES
 from tests.support.simulated import ROOT, free_port, until
 from watchdog import config as configuration
@@ -37,12 +37,7 @@ UNSEEN = "".join(f"[probes.{name}]\nenabled = false\n" for name in HOST_PROBES)
 @pytest.fixture
 def nvml(tmp_path: Path) -> FakeNvml:
     """Two idle cards."""
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    fake = fake_nvml.build(folder)
-    fake.cards = 2
-    fake.set(IDLE)
-    return fake
+    return fake_nvml.idle(tmp_path / "nvml", 2)
 
 
 def doctor(

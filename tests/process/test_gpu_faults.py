@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import cuda_engine, fake_nvml
 from tests.support.daemon import Daemon, running, simulated_command
-from tests.support.fake_nvml import IDLE, LOST, VERSIONS_DIFFER, FakeNvml
+from tests.support.fake_nvml import LOST, VERSIONS_DIFFER, FakeNvml
 from tests.support.simulated import alive, cmdline, free_port, until
 from tests.support.xids import packets
 
@@ -46,12 +46,7 @@ for = "1s"
 @pytest.fixture
 def nvml(tmp_path: Path) -> FakeNvml:
     """Two idle cards."""
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    fake = fake_nvml.build(folder)
-    fake.cards = 2
-    fake.set(IDLE)
-    return fake
+    return fake_nvml.idle(tmp_path / "nvml", 2)
 
 
 @contextlib.contextmanager

@@ -259,6 +259,15 @@ def build(folder: Path, *flags: str) -> FakeNvml:
     return FakeNvml(folder)
 
 
+def idle(folder: Path, cards: int) -> FakeNvml:
+    """So many idle cards, told by a library in ``folder``, which is made."""
+    folder.mkdir()
+    fake = build(folder)
+    fake.cards = cards
+    fake.set(IDLE)
+    return fake
+
+
 @functools.cache
 def _compiled(flags: tuple[str, ...]) -> bytes:
     """The library, compiled once in a process."""
