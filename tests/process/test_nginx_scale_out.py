@@ -120,10 +120,10 @@ def site(folder: Path, file: File, *wanted: str, lag: float = 0.0) -> Iterator[S
         file.write(f'{NEEDED}\n{IDLE}\n[nginx]\nupstream_file = "vllm.conf"\nreload = {reload}')
         with running(folder / "s", (), file.port, config=file.path) as daemon:
             until(lambda: ready(daemon) == set(wanted), READY)
-            front.start()
             traffic = Traffic(f"http://127.0.0.1:{front.port}/v1/completions")
             one = Site(daemon, front, traffic, group)
             until(lambda: one.members() == set(wanted))
+            front.start()  # it has read the group then: what it was told before it ran is lost
             try:
                 yield one
             finally:
