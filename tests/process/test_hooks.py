@@ -123,7 +123,7 @@ def test_what_a_good_one_leaves_running_is_let_be(bench: Bench, tmp_path: Path) 
     assert alive(pid)
     identity.send(pidfd, signal.SIGKILL)
     until(lambda: identity.gone(pidfd))
-    bench.household.reap_if_orphan(pid)
+    bench.household.reap_orphans()
 
 
 def _ticks(pid: int) -> int:
@@ -208,4 +208,4 @@ def _end(bench: Bench, pid: int) -> None:
     identity.send(pidfd, signal.SIGKILL)
     until(lambda: identity.gone(pidfd))
     os.close(pidfd)
-    bench.household.reap_if_orphan(pid)
+    bench.household.reap_orphans()

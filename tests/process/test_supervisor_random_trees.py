@@ -1,12 +1,16 @@
 """Whatever a random tree forks, detaches, ignores, orphans or stops: nobody outlives its stop."""
 
+import os
 import random
+import signal
 import sys
 
 import pytest
 
 from tests.support.simulated import until
 from tests.support.trees import QUICK, carriers, grown, living, random_tree
+from watchdog import procfs
+from watchdog.contracts import ProcessInfo
 from watchdog.core.model import Cause
 from watchdog.supervisor.cgroup import made
 from watchdog.supervisor.ladder import StopLadder
@@ -44,3 +48,40 @@ def test_no_tree_survives(number: int, *, can_house: bool) -> None:
         assert carriers(tree.token) == []
         assert living(set_.said("pid")) == []
         assert set_.cgroup is None or set_.cgroup.is_empty()
+
+
+def test_a_runner_that_slips_through_a_look_is_not_taken_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FACT: who forks and exits just before it is read leaves a corpse: the stop looks again.
+
+    The runner steps when it is told to: between the list of the processes and the reading of it,
+    four times in a row, as a busy box makes it do now and then.
+    """
+    runner = (
+        "def step(*_):\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid(); os.write(1, f'pid={os.getpid()} '.encode())\n"
+        "signal.signal(signal.SIGUSR1, step)\n"
+        "if os.fork() == 0:\n"
+        "    step()\n"
+        "    while True: signal.pause()\n"
+        "os._exit(0)\n"
+    )
+    with grown(runner, housed=False) as set_:
+        until(lambda: set_.said("pid"))
+        until(lambda: not living([set_.process.pid]))
+        honest, steps = procfs.stat, iter(range(4))
+
+        def late(pid: int, root: str = procfs.ROOT) -> ProcessInfo | None:
+            if pid == set_.said("pid")[-1] and next(steps, None) is not None:
+                os.kill(pid, signal.SIGUSR1)
+                until(lambda: not any(i and procfs.lives(i) for i in (honest(pid),)))
+                until(lambda: set_.said("pid")[-1] != pid)
+            return honest(pid, root)
+
+        monkeypatch.setattr(procfs, "stat", late)
+        StopLadder(set_.table, set_.household, QUICK).run(drain=False, cause=Cause.CRASH)
+
+        assert next(steps, None) is None  # it did slip away each time
+        assert living(set_.said("pid")) == []

@@ -38,6 +38,7 @@ class Household:
         self._generations: set[str] = set()
         self._hooks: dict[str, int] = {}
         self._ended: set[str] = set()
+        self._buried = 0
         self._lock = threading.RLock()
         self._session = os.getsid(0)
 
@@ -117,13 +118,15 @@ class Household:
     def reap_orphans(self) -> int:
         """Reap the orphans that are zombies, one by one; how many."""
         with self._lock:
-            return sum(reap(info.pid) for info in self.orphans() if not procfs.lives(info))
+            reaped = sum(reap(info.pid) for info in self.orphans() if not procfs.lives(info))
+            self._buried += reaped
+        return reaped
 
-    def reap_if_orphan(self, pid: int) -> None:
-        """Reap one process if it is a dead child of ours that nobody here waits for."""
+    def buried(self) -> int:
+        """How many orphans were ever reaped, those that are dead now included."""
         with self._lock:
-            if pid not in self._own:
-                reap(pid)
+            self.reap_orphans()
+            return self._buried
 
 
 def reap(pid: int) -> bool:

@@ -155,7 +155,7 @@ class StopLadder:
 
     def _left(self, deadline: Seconds) -> tuple[ProcessInfo, ...]:
         """Who lives by any mark. Nobody only when the kernel says so of the cgroup as well."""
-        while not (members := self._table.refresh(full=True)):
+        while not (members := self._all_seen(deadline)):
             cgroup = self._table.cgroup
             if cgroup is None or cgroup.is_empty():
                 return ()
@@ -164,6 +164,18 @@ class StopLadder:
             cgroup.kill()
             time.sleep(_UNLINKED)  # the kernel unlinks who is gone a moment later
         return members
+
+    def _all_seen(self, deadline: Seconds) -> tuple[ProcessInfo, ...]:
+        """A look that nobody slipped through: who forks and exits between our reading of the list
+        and of the process is seen dead, and its child not at all. It leaves a corpse each time.
+        """
+        while True:
+            buried = self._household.buried()
+            members = self._table.refresh(full=True)
+            if members or self._table.cgroup is not None or time.monotonic() >= deadline:
+                return members
+            if self._household.buried() == buried:
+                return ()
 
     def _kill_at_once(self) -> None:
         """Who forks faster than we look, or is not ours to signal, cannot escape this.
