@@ -87,7 +87,7 @@ def member(daemon: Daemon, title: str) -> int:
 
 def assert_recovered(daemon: Daemon, before: dict[str, object], cause: set[str]) -> None:
     """A new generation serves, nothing of the old one lives, the incident is complete."""
-    until(lambda: daemon.engine().get("generation") not in {None, "", before["generation"]}, 60)
+    until(lambda: daemon.is_another(before), 60)
     old = [pid for pid in before["pids"] if alive(pid)]  # type: ignore[attr-defined]
     assert not old
     daemon.wait_ready(START)

@@ -180,7 +180,7 @@ def test_an_orphan_with_real_memory_is_ended_before_the_new_start(tmp_path: Path
         assert daemon.get("/healthz")[0] == 200
         before = daemon.engine()
         os.kill(before["pid"], signal.SIGKILL)
-        until(lambda: daemon.engine().get("generation") not in {"", before["generation"]}, READY)
+        until(lambda: daemon.is_another(before), READY)
         assert not [pid for pid in before["pids"] if alive(pid)]
         daemon.wait_ready(READY)
         until(lambda: HELD <= (daemon.metric(owner) or 0) < 2 * HELD, READY)

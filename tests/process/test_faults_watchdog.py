@@ -198,6 +198,6 @@ def killed_and_back(daemon: Daemon) -> None:
     """Kill the leader and wait for another generation that serves; not by the log."""
     before = daemon.engine()
     os.kill(before["pid"], signal.SIGKILL)
-    until(lambda: daemon.engine().get("generation") not in {None, "", before["generation"]}, READY)
+    until(lambda: daemon.is_another(before), READY)
     daemon.wait_ready(READY)
     assert not [pid for pid in before["pids"] if alive(pid)]

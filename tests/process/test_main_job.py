@@ -54,7 +54,7 @@ def member(daemon: Daemon, title: str) -> int:
 
 def recovered(daemon: Daemon, before: dict[str, object]) -> dict[str, object]:
     """The closing line of the incident, once a new generation serves and the old one is gone."""
-    until(lambda: daemon.engine().get("generation") not in {None, "", before["generation"]}, 45)
+    until(lambda: daemon.is_another(before), 45)
     assert not [pid for pid in before["pids"] if alive(pid)]  # type: ignore[attr-defined]
     daemon.wait_ready(READY)
     return daemon.wait_event("incident.resolved")

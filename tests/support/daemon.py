@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.simulated import ROOT, alive, free_port, stat_fields, until
+from watchdog import procfs
+
+_NEWCOMERS = 2.0
+_REST = 0.1
 
 
 @dataclass
@@ -42,14 +46,26 @@ class Daemon:
             return 0, ""
 
     def status(self) -> dict[str, Any]:
-        """The body of /api/v1/status; empty when the daemon does not answer."""
-        code, body = self.get("/api/v1/status")
-        return dict(json.loads(body)) if code == 200 else {}
+        """The body of /api/v1/status; empty when the daemon does not answer.
+
+        Newcomers of a set are looked for now and then: asked again until all are told, or a while.
+        """
+        deadline = time.monotonic() + _NEWCOMERS
+        while True:
+            code, body = self.get("/api/v1/status")
+            told = dict(json.loads(body)) if code == 200 else {}
+            if time.monotonic() > deadline or all(map(_whole, told.get("engines", ()))):
+                return told
+            time.sleep(0.02)
 
     def engine(self) -> dict[str, Any]:
         """The first engine of the status."""
         engines = self.status().get("engines", [])
         return dict(engines[0]) if engines else {}
+
+    def is_another(self, before: Mapping[str, Any]) -> bool:
+        """Whether the first engine runs, and is a later one than it was ``before``."""
+        return self.engine().get("generation") not in {None, "", before["generation"]}
 
     def verdict(self) -> str:
         """The fused verdict of the first engine, "" when unknown."""
@@ -70,7 +86,17 @@ class Daemon:
         return self.engine()
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """The lines of the log so far, all or those of one event; not one half written."""
+        """The lines of the log, all or those of one event, once it rests for a moment.
+
+        A thread of the daemon's own writes it: the status may tell a little earlier what happened.
+        """
+        size = -1
+        while self.process.poll() is None and size != (size := self.log_path.stat().st_size):
+            time.sleep(_REST)
+        return self.lines(name)
+
+    def lines(self, name: str = "") -> list[dict[str, Any]]:
+        """The lines of the log so far, as ``events``; not one half written."""
         whole, _, _ = self.log_path.read_text(errors="replace").rpartition("\n")
         lines = whole.splitlines()
         parsed = [json.loads(line) for line in lines if line.startswith("{")]
@@ -83,9 +109,7 @@ class Daemon:
         wanted: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> dict[str, Any]:
         """The first log line of event ``name`` that ``wanted`` accepts."""
-        return (
-            until(lambda: next((e for e in self.events(name) if wanted(e)), None), patience) or {}
-        )
+        return until(lambda: next((e for e in self.lines(name) if wanted(e)), None), patience) or {}
 
     def metric(self, name: str) -> float | None:
         """The summed value of all series whose name and labels begin with ``name``."""
@@ -122,6 +146,18 @@ class Daemon:
     def ended(self, patience: float = 60.0) -> int:
         """The daemon's exit code."""
         return self.process.wait(patience)
+
+
+def _whole(engine: dict[str, Any]) -> bool:
+    """Whether an engine's status tells all the descendants that its leader has now."""
+    pids, frontier = set(engine.get("pids", ())), [int(engine.get("pid") or 0)]
+    while frontier:
+        below = procfs.children(pid) if (pid := frontier.pop()) else ()
+        living = [child for child in below if alive(child)]
+        if not pids.issuperset(living):
+            return False
+        frontier.extend(living)
+    return True
 
 
 def launch(

@@ -67,8 +67,7 @@ def member(daemon: Daemon, title: str) -> int:
 
 def recovered(daemon: Daemon, before: dict[str, Any], patience: float = 60.0) -> dict[str, Any]:
     """The closing line of the incident, once a new generation serves and the old one is gone."""
-    last = before["generation"]
-    until(lambda: daemon.engine().get("generation") not in {None, "", last}, patience)
+    until(lambda: daemon.is_another(before), patience)
     assert not [pid for pid in before["pids"] if alive(pid)]
     daemon.wait_ready(patience)
     return daemon.wait_event("incident.resolved")

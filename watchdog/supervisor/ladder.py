@@ -166,8 +166,10 @@ class StopLadder:
         return members
 
     def _all_seen(self, deadline: Seconds) -> tuple[ProcessInfo, ...]:
-        """A look that nobody slipped through: who forks and exits between our reading of the list
-        and of the process is seen dead, and its child not at all. It leaves a corpse each time.
+        """A look that nobody slipped through.
+
+        Who forks and exits between our reading of the list and of the process is seen dead, and
+        its child is not seen at all. But it leaves a corpse each time.
         """
         while True:
             buried = self._household.buried()
