@@ -16,7 +16,7 @@ import pytest
 from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.simulated import ROOT, alive, free_port, stat_fields, until
 
-READY = 60.0
+READY = 120.0
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from watchdog.core.model import Sampled, Seconds, SubjectKind, Unread, engine_su
 from watchdog.daemon.once import OneBox, look
 
 GIB = 1 << 30
-READY = 60.0
+READY = 120.0
 NVML_PROBES = ("driver", "gpu", "gpu_processes", "xid")
 ENGINE = ("--", "vllm", "serve", "simulated/tiny")
 HOST_PROBES = ("clock", "conntrack", "cpu", "disk", "files", "memory", "oom", "sockets", "tmpfs")

@@ -19,7 +19,7 @@ from tests.support.daemon import Daemon, running
 from tests.support.outages import FAST, engine, member
 from tests.support.simulated import ROOT, cmdline, free_port, stat_fields, until
 
-READY = 30.0
+READY = 120.0
 OBSERVED = '[[rule]]\nname = "engine-dead"\nmode = "observe"\n'
 HASTY = """
 [[rule]]

@@ -22,7 +22,7 @@ from tests.support.outages import (
 )
 from tests.support.simulated import free_port, until
 
-READY = 60.0
+READY = 120.0
 WORKS = {"0.utilization": 99, "0.memory_utilization": 24, "0.power_milliwatts": 600_000}
 SPINS = {"0.utilization": 100, "0.memory_utilization": 0, "0.power_milliwatts": 166_000}
 """As a kernel that waits for ever looks: all of its time, nothing of its memory, little power."""

@@ -23,7 +23,7 @@ from watchdog.contracts import Endpoint, EngineLook, Owned, Owner
 from watchdog.core.model import ProcessState, Sampled
 
 RULE = '[[rule]]\nname = "foreign-manager"\nclear_for = "2s"\n'
-READY = 60.0
+READY = 120.0
 PORT = 8123
 VLLM = ("vllm", "serve", "some/model", "--port", str(PORT))
 

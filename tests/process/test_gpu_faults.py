@@ -19,7 +19,7 @@ from tests.support.fake_nvml import LOST, VERSIONS_DIFFER, FakeNvml
 from tests.support.simulated import alive, cmdline, free_port, until
 from tests.support.xids import packets
 
-READY = 60.0
+READY = 120.0
 GIB = 1 << 30
 QUICK = """
 [probes.driver]

@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.fake_nvml import FakeNvml
 from tests.support.simulated import alive, cmdline, free_port, stat_fields, until
 
-READY = 60.0
+READY = 120.0
 SERIES = (
     "utilization_percent",
     "memory_utilization_percent",

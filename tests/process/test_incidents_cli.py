@@ -29,7 +29,7 @@ from watchdog.store import Store
 from watchdog.web.app import App
 from watchdog.web.server import serve_socket
 
-READY = 60.0
+READY = 120.0
 
 
 @dataclass(frozen=True)

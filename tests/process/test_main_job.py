@@ -17,7 +17,7 @@ import pytest
 from tests.support.daemon import Daemon, finish, launch, running, simulated_command
 from tests.support.simulated import ROOT, alive, free_port, until
 
-READY = 30.0
+READY = 120.0
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def member(daemon: Daemon, title: str) -> int:
 
 def recovered(daemon: Daemon, before: dict[str, object]) -> dict[str, object]:
     """The closing line of the incident, once a new generation serves and the old one is gone."""
-    until(lambda: daemon.is_another(before), 45)
+    until(lambda: daemon.is_another(before), READY)
     assert not [pid for pid in before["pids"] if alive(pid)]  # type: ignore[attr-defined]
     daemon.wait_ready(READY)
     return daemon.wait_event("incident.resolved")

@@ -16,7 +16,7 @@ from tests.support.daemon import Daemon, running
 from tests.support.models import folder, shard, weights
 from tests.support.simulated import free_port, until
 
-READY = 40.0
+READY = 120.0
 OFTEN = '[probes.engine_model]\nperiod = "200ms"\n'
 SCRIPT = (
     "import os, sys\n"

@@ -118,7 +118,7 @@ def test_a_crowd_does_not_keep_us_from_our_work(tmp_path: Path) -> None:
         daemon_with(64, 64, state_dir, simulated_command(free_port())) as daemon,
         contextlib.ExitStack() as crowd,
     ):
-        leader = daemon.wait_ready(30)["pid"]
+        leader = daemon.wait_ready(120)["pid"]
         port = int(daemon.listen.rpartition(":")[2])
         for _ in range(CROWD):
             crowd.enter_context(tcp(port))
@@ -128,8 +128,8 @@ def test_a_crowd_does_not_keep_us_from_our_work(tmp_path: Path) -> None:
         assert use.used < use.limit == 64
         os.kill(leader, signal.SIGKILL)
         daemon.wait_event("engine.exited")
-        until(lambda: daemon.engine().get("pid") not in {None, leader}, 30)
-        daemon.wait_ready(30)
+        until(lambda: daemon.engine().get("pid") not in {None, leader}, 120)
+        daemon.wait_ready(120)
         assert daemon.get("/livez")[0] == 200
         done = daemon.command("pause", "--reason", "crowded")
         assert done.returncode == 0, done.stderr
@@ -207,7 +207,7 @@ def test_an_engine_without_descriptors_is_told(tmp_path: Path) -> None:
         daemon_with(60, 4096, tmp_path / "state", command, config=config) as daemon,
         contextlib.ExitStack() as crowd,
     ):
-        leader = daemon.wait_ready(30)["pid"]
+        leader = daemon.wait_ready(120)["pid"]
         assert resource.prlimit(leader, resource.RLIMIT_NOFILE) == (60, 4096)
         assert resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE) == (4096, 4096)
         assert until(lambda: daemon.metric("vllm_watchdog_files_own_limit")) == 4096

@@ -17,7 +17,7 @@ from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.reloads import fault
 from tests.support.simulated import ROOT, free_port, until
 
-READY = 30.0
+READY = 120.0
 SOON = """
 [policy]
 backoff = { initial = "100ms", max = "1s" }

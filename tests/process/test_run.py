@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support.daemon import running, simulated_command
 from tests.support.simulated import ROOT, free_port, until
 
-READY = 30.0
+READY = 120.0
 SECRET = "sk-very-secret-key"  # noqa: S105 - made up, to be looked for
 
 

@@ -21,7 +21,7 @@ from watchdog.web.server import serve_tcp
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
-READY = 60.0
+READY = 120.0
 WIDTHS = (320, 390, 768, 1280)
 HOSTILE = "<img src=x onerror='window.pwned=1'><script>window.pwned=1</script>\"&\x1b[31m"
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,7 +144,10 @@ def test_a_cgroup_below_it_belongs_to_it(own: Cgroup) -> None:
 @pytest.mark.root
 @kernel
 def test_who_runs_from_the_kill_does_not_escape() -> None:
-    """FACT: who forks and exits faster than anybody can look is ended, and the cgroup is empty."""
+    """FACT: who forks and exits faster than anybody can look is ended, and the cgroup is empty.
+
+    The dead are reaped meanwhile, as the daemon does: they would use up the pids of the box.
+    """
     token = f"runners-{uuid.uuid4().hex}"
     text = (
         f"# {token}\n"
@@ -156,13 +160,32 @@ def test_who_runs_from_the_kill_does_not_escape() -> None:
         "print('pid=1', flush=True)\n" + SLEEP
     )
     with grown(text, housed=True, token=token) as set_:
-        until(lambda: set_.said("pid"))
+        with reaping(set_.household):
+            until(lambda: set_.said("pid"))
 
-        StopLadder(set_.table, set_.household, QUICK).run(drain=False, cause=Cause.STALLED)
+            StopLadder(set_.table, set_.household, QUICK).run(drain=False, cause=Cause.STALLED)
 
         assert carriers(token) == []
         assert set_.cgroup is not None
         assert set_.cgroup.remove()
+
+
+@contextlib.contextmanager
+def reaping(household: Household) -> Iterator[None]:
+    """A thread that reaps the orphans until the end."""
+    over = threading.Event()
+
+    def reap() -> None:
+        while not over.wait(0.005):
+            household.reap_orphans()
+
+    thread = threading.Thread(target=reap)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.root

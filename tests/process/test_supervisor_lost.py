@@ -19,7 +19,7 @@ from watchdog.supervisor.lost import recover
 from watchdog.supervisor.memory_ledger import MemoryLedger
 from watchdog.supervisor.spawn import Launch
 
-READY = 60.0
+READY = 120.0
 LISTEN = (
     "import socket\n"
     "listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"

@@ -105,7 +105,7 @@ class Daemon:
     def wait_event(
         self,
         name: str,
-        patience: float = 30.0,
+        patience: float = 120.0,
         wanted: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> dict[str, Any]:
         """The first log line of event ``name`` that ``wanted`` accepts."""

@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.simulated import alive, cmdline, free_port, until
 
-READY = 30.0
+READY = 120.0
 FAST = """
 [policy]
 backoff = { initial = "50ms", max = "100ms" }

@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.simulated import free_port, until
 
-READY = 40.0
+READY = 120.0
 """Seconds until an engine has to serve, on a machine that is busy with other tests."""
 
 

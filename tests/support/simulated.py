@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 15.0
+PATIENCE = 60.0
 """Seconds until a condition that never comes true fails the test."""
 
 
