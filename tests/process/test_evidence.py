@@ -252,6 +252,45 @@ def test_a_dead_leader_is_not_waited_for(tmp_path: Path) -> None:
         until(lambda: not evidence_threads())
 
 
+def test_a_crash_while_the_last_bundle_is_taken_has_one_of_its_own(tmp_path: Path) -> None:
+    """FACT: one more waits for its turn, with the log as it was; a third is told as lost."""
+    over = threading.Event()
+    with stage(tmp_path) as set_up:
+        set_up.dead()
+        set_up.at_snapshot = over.wait
+        set_up.log.write_text("first words\n")
+        collector = set_up.collector()
+        try:
+            collector.take(order(), Control())
+            with set_up.log.open("a") as log:
+                log.write("last words\n")
+            collector.take(order(), Control())
+            assert not set_up.failures()
+            collector.take(order(), Control())
+            assert set_up.failures() == ["an earlier bundle is still being taken"]
+        finally:
+            over.set()
+        second = newest(set_up.directory, 2)
+        files = contents(second)
+        assert set(files) == FILES - {"readings.jsonl"}
+        assert files["engine.log"] == "first words\nlast words\n"
+        until(lambda: not evidence_threads())
+        assert len(set_up.failures()) == 1
+
+
+def test_where_no_thread_can_be_started_there_is_one_line(tmp_path: Path) -> None:
+    """FACT: at the limit of tasks the action goes on, and so does the end of the watchdog."""
+    with stage(tmp_path) as set_up:
+        collector = set_up.collector()
+        before = threading.stack_size(1 << 46)  # more than there are addresses
+        try:
+            assert collector.take(order(), Control()) is None
+        finally:
+            threading.stack_size(before)
+        assert set_up.failures() == ["can't start new thread"]
+        collector.close()
+
+
 def _fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         try:

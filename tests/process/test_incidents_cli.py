@@ -104,7 +104,14 @@ def test_hostile_words_are_shown_and_not_obeyed(window: FakeWindow, tmp_path: Pa
         assert not any(c in done.stdout for c in "\x1b\x07\u202e"), words
 
 
-@pytest.mark.parametrize("name", ["inc-000099", "99", "../status", "?", "a/b", "%00", "-1x", "💥"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("inc-000099", "99", "../status", "?", "a/b", "%00", "-1x", "💥", "", ".", "..", "²"),
+        pytest.param("9" * 5000, id="no number"),
+        pytest.param("\udc80", id="no text"),
+    ],
+)
 def test_an_unknown_id_is_one_line(window: FakeWindow, tmp_path: Path, name: str) -> None:
     """FACT: exit 1, and no other path of the daemon is asked, whatever the id is made of."""
     done = cli(tmp_path, "incidents", "--", name)

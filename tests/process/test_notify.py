@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from tests.support.alerting import hook
+from tests.support.core import engine
 from tests.support.reloads import READY, File, ready, watched
 from tests.support.simulated import free_port, until
 from watchdog.config import NotifySettings
 from watchdog.config.settings import NotifyKind
-from watchdog.core.model import Incident, Severity, Tick, engine_subject
+from watchdog.core.model import Incident, Severity, Subject, SubjectKind, Tick, engine_subject
 from watchdog.core.state import State, Step
 from watchdog.notify import Notifier
 from watchdog.notify.bodies import KINDS
@@ -214,6 +215,30 @@ def test_an_open_alert_is_repeated_and_lives_longer_than_that() -> None:
         assert first["labels"] == again["labels"]
     assert kind.repeat is not None
     assert 4 * kind.repeat < 300
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_after_a_restart_the_alert_of_a_card_is_the_same_one(*, ends: bool) -> None:
+    """FACT: it is told when it is known again whose card it is; its end is told in any case."""
+    card = Subject(SubjectKind.GPU, "GPU-1")
+    hot = replace(FIRST, subject=card)
+    engines = {"main": engine()}
+    seen = State(engines=engines, cards={card: "0"}, incidents=(hot,))
+    blind = replace(seen, cards={})
+    with hook() as there, notifying(there.url, "alertmanager") as case:
+        case.notifier.observe(Tick(0.0), Step(seen))
+        until(lambda: there.got)
+        with notifying(there.url, "alertmanager") as later:
+            later.notifier.recall(blind)
+            later.notifier.observe(Tick(0.0), Step(blind))
+            over = (replace(hot, resolved_at=9.0, outcome="cleared"),) if ends else (hot,)
+            last = replace(blind if ends else seen, incidents=over)
+            later.notifier.observe(Tick(0.0), Step(last))
+            until(lambda: len(there.got) > 1)
+        before, after = there.bodies()[0][-1], there.bodies()[-1][-1]
+        assert before["labels"]["engine"] == "main"
+        assert ends or after["labels"] == before["labels"]
+        assert len(there.got) == 2
 
 
 def test_who_wants_only_what_is_critical_is_told_no_more() -> None:

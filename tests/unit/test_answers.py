@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.core import NAME, engine, restarting, serving
+from tests.support.core import GENERATION, NAME, engine, restarting, serving
 from tests.support.windows import snapshot
 from watchdog.core.model import (
     Cause,
+    EngineExited,
     Finding,
     HoldReason,
     Mode,
@@ -177,6 +178,17 @@ def test_what_the_watchdog_cannot_do_is_the_persons(
     (todo,) = of(alone(one)).todo
     assert told in todo.text
     assert todo.runbook == runbook
+
+
+def test_what_is_known_of_this_exit_comes_before_the_command() -> None:
+    """FACT: the advice of its cause is told where a person has to act, and not in place of it."""
+    story = serving()
+    advice = "correct the flag: compare --help"
+    story.take(EngineExited(9.0, NAME, GENERATION, 2, None, Cause.BAD_ARGUMENTS, "no flag", advice))
+    given_up = replace(story.engine, process=ProcessState.GIVEN_UP)
+    first, second = of(story.state.with_engine(given_up), 10.0).todo
+    assert (first.text, first.runbook) == (f"{NAME}: {advice}", "engine-dead")
+    assert second.text.endswith("vllm-watchdog start main")
 
 
 def test_a_story_of_failures_ends_with_one_thing_to_do() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,67 @@ def test_who_may_read_it_is_its_owner_alone(tmp_path: Path) -> None:
 def test_what_is_no_incident_names_no_directory(tmp_path: Path, incident: str) -> None:
     """FACT: a bundle lies in its directory whatever the incident is called."""
     assert bundles.begin(tmp_path, incident).path == tmp_path / "no-incident-001"
+
+
+def test_a_name_that_is_taken_meanwhile_is_not_used_again(tmp_path: Path) -> None:
+    """FACT: whatever has the next name by then, a bundle done later replaces and loses nothing."""
+    (tmp_path / "inc-000001-001").write_text("mine")
+    (tmp_path / "inc-000001-002").symlink_to("/etc")
+    making = bundles.begin(tmp_path, "inc-000001")
+    assert making.path.name == "inc-000001-003"
+    making.done()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"inc-000001-001", "inc-000001-002", "inc-000001-003"}
+
+
+def test_a_bundle_that_is_done_while_others_are_removed_stays(tmp_path: Path) -> None:
+    """FACT: two engines at once: what one has just taken is no ruin to the other."""
+    for number in range(40):
+        made(tmp_path, f"inc-{number:06}-001", float(number))
+    over = threading.Event()
+
+    def prunes() -> None:
+        while not over.is_set():
+            bundles.prune(tmp_path, 1 << 20, DAY, 60.0)
+
+    pruning = threading.Thread(target=prunes)
+    pruning.start()
+    try:
+        for number in range(100, 150):
+            making = bundles.begin(tmp_path, f"inc-{number:06}")
+            making.add("engine.log", NOTHING.text("a", 9))
+            making.add(META, NOTHING.json({"taken_at_s": 50.0, "files": dict(making.files)}))
+            making.done()
+    finally:
+        over.set()
+        pruning.join()
+    names = {one.path.name for one in bundles.kept(tmp_path)}
+    assert {f"inc-{number:06}-001" for number in range(101, 150)} <= names
+
+
+@pytest.mark.parametrize("name", ["copy-2024", "inc-000001-001-copy", "inc-1-001", "keep-001"])
+def test_what_somebody_else_put_there_is_not_ours(tmp_path: Path, name: str) -> None:
+    """FACT: a directory is removed only when its name is one that we give."""
+    (tmp_path / name).mkdir()
+    (tmp_path / f"{name}.part").mkdir()
+    bundles.prune(tmp_path, 1, 1.0, 1e9)
+    bundles.tidy(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.part"}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "device"])
+def test_a_meta_that_is_no_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    """FACT: nobody waits for a pipe, and what a link leads to is not believed."""
+    path = made(tmp_path, "inc-000001-001", 5.0)
+    (path / META).rename(path / "other.json")
+    match kind:
+        case "pipe":
+            os.mkfifo(path / META)
+        case "link":
+            (path / META).symlink_to("other.json")
+        case _:
+            (path / META).symlink_to("/dev/zero")
+    assert bundles.kept(tmp_path) == ()
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "no meta", "half meta", "outside"])

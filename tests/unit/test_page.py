@@ -13,7 +13,7 @@ import pytest
 from tests.support.core import restarting
 from tests.support.pages import crowded
 from tests.support.windows import FakeWindow, broken_window, serving_window, snapshot
-from watchdog.core.model import Incident, Severity, engine_subject
+from watchdog.core.model import HoldReason, Incident, Severity, engine_subject
 from watchdog.core.state import State
 from watchdog.web import runbooks
 from watchdog.web.app import App
@@ -221,6 +221,21 @@ def test_a_finding_links_to_its_runbook() -> None:
     assert "<td><code>bad_arguments</code>, <code>model_missing</code></td>" in served
 
 
+@pytest.mark.parametrize("held", [HoldReason.INHIBITED, HoldReason.PAUSED, None])
+def test_a_finding_that_is_held_says_so(held: HoldReason | None) -> None:
+    """FACT: what another finding outranks is told apart from what fires; a hold has its reason."""
+    window = crowded("Word")
+    (key, watch), *_ = window.shown.state.watches.items()
+    assert watch.firing is not None
+    acts = replace(watch, firing=replace(watch.firing, actions=("sweep_leftovers",)), held=held)
+    window.shown = replace(window.shown, state=replace(window.shown.state, watches={key: acts}))
+    html = page(window)
+    told = '<span class="word dim">critical</span> <span class="word dim">inhibited</span>'
+    assert (told in html) is (held is HoldReason.INHIBITED)
+    assert ("<th>held</th>" in html) is (held is not None)
+    assert held is None or f"<th>held</th><td>{held.value}: sweep_leftovers</td>" in html
+
+
 @pytest.mark.parametrize("where", ["javascript:alert(1)", "data:text/html,x", "//evil", "../x"])
 def test_a_runbook_that_is_no_address_is_no_link(where: str) -> None:
     """FACT: a rule may name a page of its own; only http and https are followed."""
@@ -250,6 +265,22 @@ def test_the_whole_incident_in_json() -> None:
         "decision.act",
     ]
     assert body["timeline"][0]["at"].endswith("Z")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_a_number_that_json_lacks_is_null(value: float) -> None:
+    """FACT: one value without a limit does not cost a machine all of the status."""
+
+    def refuse(word: str) -> float:
+        raise AssertionError(word)
+
+    window = crowded("Word")
+    (key, watch), *_ = window.shown.state.watches.items()
+    assert watch.firing is not None
+    odd = replace(watch, firing=replace(watch.firing, evidence=(("left_s", value), ("n", 1.5))))
+    window.shown = replace(window.shown, state=replace(window.shown.state, watches={key: odd}))
+    body = json.loads(ask(window, "/api/v1/status")[2], parse_constant=refuse)
+    assert body["findings"][0]["evidence"] == {"left_s": None, "n": 1.5}
 
 
 def test_an_incident_of_an_older_version_is_shown() -> None:

@@ -5,9 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from tests.support.box import card
-from tests.support.core import Story, of_box, rule, serving
+from tests.support.core import GENERATION, Story, of_box, rule, serving
 from tests.support.rules import DEFAULT_RULES, when
-from watchdog.core.model import HOST, Incident, Mode, SubjectKind, Verb
+from watchdog.core.model import (
+    HOST,
+    ActionFinished,
+    Cause,
+    EngineExited,
+    Incident,
+    Mode,
+    Outcome,
+    SubjectKind,
+    Verb,
+    engine_subject,
+)
 
 HOT = when("it.x > 80", SubjectKind.GPU, x=float)
 
@@ -48,6 +59,27 @@ def test_what_was_held_is_told_with_the_reason() -> None:
     assert ("decision.hold", "restart_engine held (paused), by engine-dead: it crashed") in lines(
         story
     )
+
+
+def exited(at: float, generation: str, advice: str) -> EngineExited:
+    """A crash about which somebody knows what to do."""
+    return EngineExited(at, "main", generation, 2, None, Cause.BAD_ARGUMENTS, "no flag", advice)
+
+
+def test_what_to_do_about_this_exit_is_the_fix_of_its_incident() -> None:
+    """FACT: also when a gate tells it later; where nobody knows better the rule's own stays."""
+    story = serving()
+    story.take(exited(10.0, GENERATION, "correct the flag"))
+    assert story.state.incidents[-1].fix == "correct the flag"
+    advice = (("advice", "free the port"),)
+    refused = Outcome("restart_engine", engine_subject("main"), ok=False, took=0.1, evidence=advice)
+    story.take(ActionFinished(11.0, refused))
+    assert story.state.incidents[-1].fix == "free the port"
+    story = serving()
+    story.take(exited(10.0, GENERATION, ""))
+    (usual,) = (one.fix for one in DEFAULT_RULES if one.name == "engine-dead")
+    assert usual
+    assert story.state.incidents[-1].fix == usual.replace("{subject}", "main")
 
 
 def test_each_has_its_own_story() -> None:

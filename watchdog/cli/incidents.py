@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 import msgspec
@@ -28,6 +28,7 @@ _PATIENCE: Seconds = 5.0
 _LISTED = 50
 """As many as a daemon keeps at hand; the store has more, each by its id."""
 _HEAD = ("ID", "OPENED", "RULE", "SUBJECT", "CAUSE", "OUTCOME")
+_ID = re.compile(r"[a-z0-9-]{1,40}")
 _TIME = 19
 """Characters of a time without fractions."""
 _OUTCOMES = {
@@ -146,7 +147,7 @@ def _listed(state_dir: Path | None) -> list[Body]:
 def _one(state_dir: Path | None, name: str) -> Body:
     known = _listed(state_dir)
     wanted = _named(name, known)
-    answer = _asked(state_dir, f"/api/v1/incidents/{quote(wanted, safe='')}")
+    answer = _asked(state_dir, f"/api/v1/incidents/{wanted}")
     if answer is not None and "error" not in answer:
         return answer
     kept = _kept(_stored_one(state_dir, wanted))
@@ -165,10 +166,12 @@ def _bundles(state_dir: Path | None, name: str) -> list[str]:
 
 
 def _named(name: str, known: list[Body]) -> str:
-    """The id that is meant by ``name``."""
+    """The id that is meant by ``name``: never a path, whatever that is made of."""
     if name == "last":
         return str(known[0]["id"]) if known else fail("no incidents", UNKNOWN)
-    return f"inc-{int(name):06d}" if name.isascii() and name.isdigit() else name
+    number = name.isascii() and name.isdigit()
+    wanted = f"inc-{name.lstrip('0').zfill(6)}" if number else name
+    return wanted if _ID.fullmatch(wanted) else fail(shown(f"no incident {name!r}"), UNKNOWN)
 
 
 def _asked(state_dir: Path | None, path: str) -> dict[str, Any] | None:

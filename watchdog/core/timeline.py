@@ -9,14 +9,18 @@ from types import MappingProxyType
 from watchdog.core.model import Entry, HoldReason, Incident, Record, Seconds, SubjectKind
 from watchdog.core.state import State
 
-_FIRST, _LAST = 20, 80
-"""How it began and how it goes on is what one asks for; a flapping card fills in the rest."""
+FIRST, _LAST = 20, 80
+"""Entries that a story keeps of its beginning and of its end: how it began and how it goes on is
+what one asks for; a flapping card fills in the rest."""
 
 _Keys = Mapping[str, object]
 
 
 def told(state: State, records: Sequence[Record], at: Seconds) -> State:
-    """``state`` with ``records`` in the stories that they belong to."""
+    """``state`` with ``records`` in the stories that they belong to.
+
+    What a record advises takes the place of what the finding's rule says of every such case.
+    """
     going_on = [one for one in state.incidents if one.resolved_at is None or one.resolved_at >= at]
     if not going_on:
         return state
@@ -25,19 +29,21 @@ def told(state: State, records: Sequence[Record], at: Seconds) -> State:
 
 
 def _with(incident: Incident, records: Sequence[Record], at: Seconds) -> Incident:
-    entries = [
-        Entry(at, record.event, _WORDS[record.event](keys))
+    own = [
+        (record.event, keys)
         for record in records
         if record.event in _WORDS
         and _concerns(keys := dict(record.keys), incident)
         and keys.get("reason") != HoldReason.IN_FLIGHT.value  # the line before has said so
     ]
-    if not entries:
+    if not own:
         return incident
-    whole = (*incident.timeline, *entries)
-    cut = max(0, len(whole) - _FIRST - _LAST)
-    kept = whole if not cut else (*whole[:_FIRST], *whole[_FIRST + cut :])
-    return replace(incident, timeline=kept, omitted=incident.omitted + cut)
+    whole = (*incident.timeline, *(Entry(at, event, _WORDS[event](keys)) for event, keys in own))
+    cut = max(0, len(whole) - FIRST - _LAST)
+    kept = whole if not cut else (*whole[:FIRST], *whole[FIRST + cut :])
+    advice = [str(keys["advice"]) for _, keys in own if keys.get("advice")]
+    fix = advice[-1] if advice else incident.fix
+    return replace(incident, timeline=kept, omitted=incident.omitted + cut, fix=fix)
 
 
 def _concerns(keys: _Keys, incident: Incident) -> bool:

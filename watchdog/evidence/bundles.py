@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ _SPARE = 64 << 20
 """Bytes that stay free for who needs them more."""
 _SPARE_FILES = 64
 _PART = ".part"
-_NAME = re.compile(r"(?P<incident>[a-z0-9][a-z0-9-]{0,40})-(?P<number>[0-9]{3,6})")
+_NAME = re.compile(r"(?P<incident>inc-[0-9]{6,12}|no-incident)-(?P<number>[0-9]{3,6})")
+"""Nothing else in the directory is ours to remove: not the copy that somebody made of a bundle."""
 _UNNAMED = "no-incident"
 _MOST_NUMBERS = 10_000
 
@@ -95,7 +97,10 @@ def begin(directory: Path, incident: str) -> Making:
         part = directory / f"{stem}-{number:03}{_PART}"
         with contextlib.suppress(FileExistsError):
             part.mkdir(mode=0o700)
-            return Making(part)
+            making = Making(part)
+            if not os.path.lexists(making.path):  # another one's that was done meanwhile
+                return making
+            making.undo()
     raise EvidenceError(f"{directory} has too many bundles of {stem}")
 
 
@@ -110,8 +115,16 @@ def _check_room(directory: Path) -> None:
 
 def kept(directory: Path) -> tuple[Bundle, ...]:
     """The bundles that are whole, oldest first; those whose files are not as told are left out."""
-    found = (_read(path, name["incident"]) for path, name in _named(directory))
-    whole = [bundle for bundle in found if bundle is not None]
+    return _whole(_all(directory))
+
+
+def _all(directory: Path) -> Mapping[Path, Bundle | None]:
+    """What has the name of a bundle, and None where it is no whole one."""
+    return {path: _read(path, name["incident"]) for path, name in _named(directory)}
+
+
+def _whole(found: Mapping[Path, Bundle | None]) -> tuple[Bundle, ...]:
+    whole = [bundle for bundle in found.values() if bundle is not None]
     return tuple(sorted(whole, key=lambda bundle: (bundle.at, bundle.path.name)))
 
 
@@ -126,16 +139,15 @@ def tidy(directory: Path) -> None:
 def prune(directory: Path, most_bytes: int, max_age: Seconds, now: Seconds) -> tuple[Bundle, ...]:
     """Remove the oldest until the rest is within bounds; what is left. Never the last one made.
 
-    What is no whole bundle and has the name of one goes too. ``now`` is wall time.
+    What is no whole bundle and has the name of one goes too. ``now`` is wall time. The directory
+    is listed once: what another thread has done since is not judged.
     """
-    bundles = kept(directory)
-    whole = {bundle.path for bundle in bundles}
-    for path, _ in _named(directory):
-        if path not in whole:
-            _remove(path)
+    found = _all(directory)
+    for path in (path for path, bundle in found.items() if bundle is None):
+        _remove(path)
     left: list[Bundle] = []
     total = 0
-    for bundle in reversed(bundles):
+    for bundle in reversed(_whole(found)):
         total += bundle.bytes
         old = now - bundle.at > max_age
         if left and (old or total > most_bytes or len(left) >= MOST_BUNDLES):
@@ -171,7 +183,7 @@ class _Meta(msgspec.Struct):
 def _read(path: Path, incident: str) -> Bundle | None:
     """None for what a full disk or a lost power supply has left."""
     try:
-        raw = (path / META).read_bytes()
+        raw = _meta(path / META)
         meta = msgspec.json.decode(raw, type=_Meta)
         sizes = {name: (path / Path(name).name).stat().st_size for name in meta.files}
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -179,6 +191,18 @@ def _read(path: Path, incident: str) -> Bundle | None:
     if sizes != meta.files:
         return None
     return Bundle(path, incident, len(raw) + sum(sizes.values()), meta.taken_at_s)
+
+
+def _meta(path: Path) -> bytes:
+    """A regular file, and no more of it than we ever write. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        return os.read(descriptor, MOST_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

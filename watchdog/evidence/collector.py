@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -37,21 +38,24 @@ _PAUSE: Seconds = 0.5
 _TURN: Seconds = 0.05
 _ENDING = frozenset({"restart_engine", "stop_engine"})
 _OPERATOR = "operator"
+_TAKEN = "an earlier bundle is still being taken"
 
 
 class Collector:
     """Takes bundles into ``state_dir``, one at a time of each engine. Safe from any thread.
 
-    Without a ``state_dir`` nothing is kept. Only one may work in it: what another one was making
-    is removed. An action waits for at most ``limit`` seconds.
+    One more may wait for its turn, of a crash: what is lost with that is seen at once. Without a
+    ``state_dir`` nothing is kept. Only one may work in it: what another one was making is removed.
+    An action waits for at most ``limit`` seconds.
     """
 
     def __init__(self, state_dir: Path | None, sources: Sources, limit: Seconds = LIMIT) -> None:
         self._state_dir, self._sources, self._limit = state_dir, sources, limit
-        self._busy: dict[str, threading.Thread] = {}
+        self._busy: dict[str, tuple[threading.Thread, ...]] = {}
         self._stuck: dict[str, dict[str, threading.Thread]] = {}
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        self._pruning = threading.Lock()
         self._paths: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         if state_dir is not None:
             bundles.tidy(state_dir / DIRECTORY)
@@ -83,41 +87,54 @@ class Collector:
         """Begin no more; what is being taken is waited for, so many seconds at most."""
         self._closed.set()
         by = time.monotonic() + timeout
-        for thread in tuple(self._busy.values()):
+        for thread in chain.from_iterable(tuple(self._busy.values())):
             thread.join(max(0.0, by - time.monotonic()))
 
     def _is_over(self) -> bool:
         return self._closed.is_set() or self._sources.hurried()
 
     def _awaited(self, one: _One, *, crashed: bool) -> Path | None:
-        name = one.target.name
         with self._lock:
-            before = self._busy.get(name)
-            if before is not None and before.is_alive():
-                one.failed("an earlier bundle is still being taken")
-                return None
-            stuck = self._stuck.setdefault(name, {})
-            thread = threading.Thread(
-                target=self._work, args=(one, stuck), name=f"evidence-{name}", daemon=True
-            )
-            self._busy[name] = thread
-            thread.start()
+            wrong = self._begun(one, most=1 if crashed else 0)
+        if wrong:
+            one.failed(wrong)
+            return None
         late = time.monotonic() + (_CRASHED if crashed else self._limit)
         while not one.free.wait(min(_TURN, max(0.0, late - time.monotonic()))):
             if time.monotonic() >= late or self._is_over():
                 break
         return one.path
 
-    def _work(self, one: _One, stuck: dict[str, threading.Thread]) -> None:
+    def _begun(self, one: _One, most: int) -> str:
+        """Begin, behind at most so many others; in words why that cannot be, or ""."""
+        name = one.target.name
+        before = tuple(thread for thread in self._busy.get(name, ()) if thread.is_alive())
+        if len(before) > most:
+            return _TAKEN
+        args = (one, self._stuck.setdefault(name, {}), before)
+        thread = threading.Thread(
+            target=self._work, args=args, name=f"evidence-{name}", daemon=True
+        )
         try:
-            one.run(self._closed, stuck, self._limit * (1 - _TO_WRITE))
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # the limit of tasks
+            return str(error)
+        self._busy[name] = (*before, thread)
+        return ""
+
+    def _work(
+        self, one: _One, stuck: dict[str, threading.Thread], before: Sequence[threading.Thread]
+    ) -> None:
+        try:
+            one.run(self._closed, stuck, before, self._limit * (1 - _TO_WRITE))
         finally:
             one.free.set()
         if one.path is not None:
             self._prune(one.path.parent)
 
     def _prune(self, directory: Path) -> None:
-        with contextlib.suppress(Exception):  # it is tried again with the next one
+        # It is tried again with the next one.
+        with self._pruning, contextlib.suppress(Exception):
             self._paths = MappingProxyType(
                 dict(bundles.by_incident(pruned(self._sources, directory)))
             )
@@ -136,15 +153,20 @@ class _One:
         self._order, self._state = order, state
 
     def run(
-        self, closed: threading.Event, stuck: dict[str, threading.Thread], patience: Seconds
+        self,
+        closed: threading.Event,
+        stuck: dict[str, threading.Thread],
+        before: Sequence[threading.Thread],
+        patience: Seconds,
     ) -> None:
-        """Take it; says in one line of the journal what became of it."""
+        """Take it, when those ``before`` are done; says in the journal what became of it."""
         try:
             sight = self._seen()
-            if sight.beside:
-                self.free.set()
-                closed.wait(_PAUSE)
             try:
+                if sight.beside:
+                    self.free.set()
+                    closed.wait(_PAUSE)
+                _wait_for(before, patience + _PAUSE)
                 self._take(sight, stuck, patience)
             finally:
                 sight.close()
@@ -178,8 +200,8 @@ class _One:
             wall=wall,
             processes=living,
             beside=beside,
-            log=log_end(self.target),
             seen=processes.look(living, at + _GLANCE) if beside else None,
+            log=log_end(self.target),
         )
 
     def _living(self, known: EngineState) -> tuple[ProcessInfo, ...]:
@@ -209,6 +231,15 @@ class _One:
             took_s=round(time.monotonic() - sight.at, 3),
             beside=sight.beside,
         )
+
+
+def _wait_for(others: Iterable[threading.Thread], patience: Seconds) -> None:
+    """Raises EvidenceError when they take longer."""
+    until = time.monotonic() + patience
+    for other in others:
+        other.join(max(0.0, until - time.monotonic()))
+        if other.is_alive():
+            raise EvidenceError(_TAKEN)
 
 
 def serves(engine: EngineState, at: Seconds) -> bool:

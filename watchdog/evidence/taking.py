@@ -72,7 +72,8 @@ class Basket:
 class Taking:
     """One bundle of one sight. ``stuck`` are the parts of the engine that never came back.
 
-    What has not come ``patience`` seconds after the sight is left behind.
+    What has not come ``patience`` seconds after the sight is left behind; where no action waits,
+    after it was begun.
     """
 
     sight: Sight
@@ -97,7 +98,8 @@ class Taking:
         making.done()
 
     def _collect(self, basket: Basket, parts: Mapping[str, Part]) -> None:
-        until = self.sight.at + self.patience
+        begin = time.monotonic() if self.sight.beside else self.sight.at
+        until = begin + self.patience
         for name, part in parts.items():
             before = self.stuck.get(name)
             if before is not None and before.is_alive():

@@ -1,13 +1,16 @@
 """Sockets for httpcore on which a whole exchange has one deadline.
 
-Its own time-outs are for one step each: whoever answers a byte a second never meets them.
+Its own time-outs are for one step each: whoever answers a byte a second never meets them, and of
+a name with several addresses each would have the whole of it. The look-up of the name alone takes
+what the system's resolver takes.
 """
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import httpcore
@@ -29,11 +32,24 @@ class Deadline:
         return left
 
 
-class DeadlineBackend(httpcore.NetworkBackend):
-    """Connects, and lends streams, until the deadline."""
+_MOST = 8
+"""Addresses of one name that are tried."""
 
-    def __init__(self, deadline: Deadline) -> None:
+
+def addresses(host: str, port: int) -> Sequence[str]:
+    """Those of a name, in the order of the system. Raises OSError and UnicodeError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [*dict.fromkeys(str(one[4][0]) for one in found)][:_MOST]
+
+
+class DeadlineBackend(httpcore.NetworkBackend):
+    """Connects, and lends streams, until the deadline. ``resolve`` is as ``addresses``."""
+
+    def __init__(
+        self, deadline: Deadline, resolve: Callable[[str, int], Sequence[str]] = addresses
+    ) -> None:
         self._deadline = deadline
+        self._resolve = resolve
         self._inner = httpcore.SyncBackend()
 
     def connect_tcp(
@@ -44,10 +60,23 @@ class DeadlineBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """As httpcore's own; raises what that raises."""
-        left = self._deadline.left(httpcore.ConnectTimeout)
-        stream = self._inner.connect_tcp(host, port, left, local_address, socket_options)
-        return _Stream(stream, self._deadline)
+        """As httpcore's own; raises what that raises. One address that is silent is not all."""
+        try:
+            found = self._resolve(host, port)
+        except OSError as error:
+            raise httpcore.ConnectError from error
+        wrong: Exception = httpcore.ConnectError()
+        for untried, address in zip(range(len(found), 0, -1), found, strict=True):
+            share = self._deadline.left(httpcore.ConnectTimeout) / untried
+            try:
+                stream = self._inner.connect_tcp(
+                    address, port, share, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                wrong = error
+            else:
+                return _Stream(stream, self._deadline)
+        raise wrong
 
 
 class _Stream(httpcore.NetworkStream):

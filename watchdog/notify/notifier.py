@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from watchdog.config import Config, NotifySettings, listen_address
-from watchdog.core.model import Event, Incident, Seconds
+from watchdog.core.model import Event, Incident, Seconds, SubjectKind
 from watchdog.core.state import State, Step
 from watchdog.notify.notices import Notice, first, following
 from watchdog.notify.receiver import Receiver, Tally
 
 _PARTING: Seconds = 2.0
 """For what is told last. A shutdown does not wait longer for somebody who does not listen."""
+
+_PLACED_IN: Seconds = 60.0
+"""By then a card that is there has been read; an alert outlives that unrepeated."""
 
 
 class Log(Protocol):
@@ -40,6 +43,8 @@ class Notifier:
         self._receivers: dict[str, Receiver] = {}
         self._seen: tuple[Incident, ...] = ()
         self._known: dict[str, tuple[Incident, Notice]] = {}
+        self._unplaced: dict[str, Incident] = {}
+        self._place_by: Seconds = 0.0
 
     @classmethod
     def begun(cls, config: Config, log: Log, tally: Tally, state: State) -> Notifier:
@@ -62,17 +67,20 @@ class Notifier:
                 self._bring_up_to_date(self._receivers[name])
 
     def recall(self, state: State) -> None:
-        """Take over incidents of an earlier watchdog: a webhook was told of them by that one."""
-        now, wall = time.monotonic(), time.time()
+        """Take over incidents of an earlier watchdog: a webhook was told of them by that one.
+
+        Whose a card is shows with its first reading: until then nothing is told of it, as another
+        engine would make it another alert.
+        """
         self._seen = state.incidents
-        for one in self._seen:
-            if one.resolved_at is None:
-                self._known[one.id] = one, first(state, one, self._instance, now, wall)
-        for receiver in self._receivers.values():
-            self._bring_up_to_date(receiver)
+        self._unplaced = {one.id: one for one in self._seen if one.resolved_at is None}
+        self._place_by = time.monotonic() + _PLACED_IN
+        self._place(state)
 
     def observe(self, _: Event, step: Step) -> None:
         """Tell of what a step has opened, made graver or closed."""
+        if self._unplaced:
+            self._place(step.state)
         if step.state.incidents is self._seen:
             return
         self._seen = step.state.incidents
@@ -89,6 +97,20 @@ class Notifier:
             one.end(by)
         for one in self._receivers.values():
             one.join(by)
+
+    def _place(self, state: State) -> None:
+        """Take those up of which it is known, or will never be, whom they concern."""
+        now, wall = time.monotonic(), time.time()
+        as_they_are = {one.id: one for one in state.incidents}
+        for one in tuple(self._unplaced.values()):
+            waits = one.subject.kind is SubjectKind.GPU and one.subject not in state.cards
+            if waits and now < self._place_by and as_they_are.get(one.id) is one:
+                continue
+            del self._unplaced[one.id]
+            notice = first(state, one, self._instance, now, wall)
+            self._known[one.id] = one, notice
+            for receiver in self._receivers.values():
+                receiver.offer(notice.repeated())
 
     def _look_at(self, incident: Incident, state: State) -> None:
         known = self._known.get(incident.id)

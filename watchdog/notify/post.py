@@ -19,9 +19,10 @@ _PORTS = {"http": 80, "https": 443}
 def post(url: str, headers: Mapping[str, str], body: bytes, timeout: Seconds) -> int | str:
     """The status of the answer, or in one word why there is none. Raises nothing.
 
-    No redirect is followed, no proxy used, and of the answer's body nothing is read. A certificate
-    is verified against the authorities of the system (``SSL_CERT_FILE`` names others). The word
-    holds nothing of the request or of the answer.
+    ``timeout`` is for all of it but the look-up of the host's name. No redirect is followed, no
+    proxy used, and of the answer's body nothing is read. A certificate is verified against the
+    authorities of the system (``SSL_CERT_FILE`` names others). The word holds nothing of the
+    request or of the answer.
     """
     try:
         return _posted(url, headers, body, Deadline(timeout))
@@ -37,7 +38,8 @@ def _posted(url: str, headers: Mapping[str, str], body: bytes, deadline: Deadlin
     parts = urlsplit(url)
     target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
     port = parts.port or _PORTS[parts.scheme]
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    bare = parts.hostname or ""
+    host = f"[{bare}]" if ":" in bare else bare
     whole = {
         "host": host if port == _PORTS[parts.scheme] else f"{host}:{port}",
         "content-type": "application/json",
@@ -52,7 +54,7 @@ def _posted(url: str, headers: Mapping[str, str], body: bytes, deadline: Deadlin
         httpcore.ConnectionPool(ssl_context=context, network_backend=backend) as pool,
         pool.stream(
             "POST",
-            httpcore.URL(scheme=parts.scheme, host=host, port=port, target=target),
+            httpcore.URL(scheme=parts.scheme, host=bare, port=port, target=target),
             headers=[(k.encode("ascii"), v.encode("latin-1")) for k, v in whole.items()],
             content=body,
         ) as response,

@@ -225,7 +225,10 @@ def _ending(incident: Incident) -> str:
 
 def _todo(snapshot: Snapshot) -> Iterator[Todo]:
     for engine in snapshot.state.engines.values():
-        yield from _for_engine(engine)
+        known = [*_for_engine(engine)]
+        advice = _advice(snapshot, engine) if known else ""
+        yield from [Todo(f"{engine.name}: {advice}", known[0].runbook)] if advice else []
+        yield from known
     found = [one for one in firing(snapshot.state) if one[1].severity is not Severity.INFO]
     for key, finding in sorted(found, key=lambda one: one[1].severity is not Severity.CRITICAL):
         if finding.actions and snapshot.state.watches[key].held in _WAITED_FOR:
@@ -238,6 +241,13 @@ def _todo(snapshot: Snapshot) -> Iterator[Todo]:
             yield Todo(f"{finding.rule}: its page says what", finding.runbook)
     if snapshot.state.pause is not None:
         yield Todo("vllm-watchdog resume, when you are done: until then nothing is restarted")
+
+
+def _advice(snapshot: Snapshot, engine: EngineState) -> str:
+    """What to do about this very exit; empty where only its rule says what to do."""
+    usual = {one.fix for _, one in firing(snapshot.state) if one.subject == engine.subject}
+    fixes = (one.fix for one in _open(snapshot) if one.subject == engine.subject)
+    return next((fix for fix in fixes if fix not in usual), "")
 
 
 def _is_lost(snapshot: Snapshot, finding: Finding) -> bool:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -59,10 +60,7 @@ class App:
             answer = self._answer(environ)
         except Exception as error:  # noqa: BLE001 - a bug is told to who asked, in one line
             answer = Answer(500, {"error": f"internal error: {type(error).__name__}: {error}"})
-        if isinstance(answer.body, bytes):
-            data = answer.body
-        else:
-            data = json.dumps(answer.body).encode() + b"\n"
+        data = _encoded(answer.body)
         headers = [
             ("Content-Type", answer.content_type),
             ("Content-Length", str(len(data))),
@@ -156,6 +154,24 @@ class App:
             self._room.release()
         body = {"ok": result.ok, "message": result.message, "exit_code": result.exit_code}
         return Answer(200 if result.ok else 409, {**result.details, **body})
+
+
+def _encoded(body: object) -> bytes:
+    """Bytes as they are, else JSON in ASCII. What is no number there, as infinity, is null."""
+    if isinstance(body, bytes):
+        return body
+    try:
+        return json.dumps(body, allow_nan=False).encode() + b"\n"
+    except ValueError:
+        return json.dumps(_finite(body)).encode() + b"\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _text(asked: dict[str, object], key: str) -> str:

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
+from watchdog.core import timeline
 from watchdog.core.engine import firing
-from watchdog.core.model import SERVING, Entry, Finding, Incident, Seconds, Severity, Verdict
+from watchdog.core.model import (
+    SERVING,
+    Entry,
+    Finding,
+    HoldReason,
+    Incident,
+    Seconds,
+    Severity,
+    Subject,
+    Verdict,
+)
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
 from watchdog.web import bodies, runbooks
@@ -20,8 +31,6 @@ _LINE = 200
 """Characters of an answer, and of a line of a story."""
 _SHOWN, _BEGIN, _END = 8, 3, 6
 """Incidents on the page, and the entries of their stories; each has a page of its own."""
-_OLDEST = 20
-"""Entries that a story always keeps of its beginning (``core.timeline``)."""
 _BUNDLES = 2
 _FULL_CARDS = 8
 """More cards than these have coarser plots."""
@@ -126,24 +135,28 @@ def _figure(card: bodies.Body, name: str, unit: float = 1.0) -> str:
 
 
 def findings(snapshot: Snapshot) -> str:
-    """What fires, the loudest first, with what cures it."""
-    found = [finding for _, finding in firing(snapshot.state)]
-    cards = within(found, lambda one: _finding(snapshot, one), _FINDINGS)
+    """What fires, the loudest first, with what cures it, and why nothing is done about it."""
+    found = [*firing(snapshot.state)]
+    cards = within(found, lambda one: _finding(snapshot, *one), _FINDINGS)
     none = '<p class="dim">none</p>'
     return f'<h2>Findings</h2><div class="grid">{cards or none}</div>'
 
 
-def _finding(snapshot: Snapshot, one: Finding) -> str:
-    kind = _CLASSES[one.severity]
+def _finding(snapshot: Snapshot, key: tuple[str, Subject], one: Finding) -> str:
+    held = snapshot.state.watches[key].held
+    outranked = held is HoldReason.INHIBITED
+    kind = "dim" if outranked else _CLASSES[one.severity]
     evidence = ", ".join(f"{name} = {value}" for name, value in one.evidence)
     rows = (
         ("about", text(one.subject, 160)),
         ("since", _since(snapshot, one.since)),
         ("evidence", text(evidence)),
+        ("held", f"{held.value}: {text(', '.join(one.actions))}" if held and one.actions else ""),
         ("fix", f"<code>{text(one.fix)}</code>" if one.fix else ""),
         ("runbook", _runbook(one.runbook)),
     )
-    head = f"{text(one.rule, 80)} {_word(one.severity.value, kind)}"
+    words = [one.severity.value, *([held.value] if held is not None and outranked else [])]
+    head = " ".join((text(one.rule, 80), *(_word(word, kind) for word in words)))
     return f'<div class="card {kind}"><h3>{head}</h3><p>{text(one.summary)}</p>{pairs(rows)}</div>'
 
 
@@ -181,7 +194,7 @@ def whole_incident(snapshot: Snapshot, one: Incident) -> str:
         f'<div class="card {_kind(one)}"><h3>{text(one.id)} '
         f"{_word(one.outcome or 'open', _kind(one))}</h3><p>{text(one.summary)}</p>"
         f"{_facts(snapshot, one, '../')}</div><h2>Timeline</h2>"
-        f"{_story(snapshot, one.timeline, _OLDEST, one.omitted)}"
+        f"{_story(snapshot, one.timeline, timeline.FIRST, one.omitted)}"
         f"<h2>Evidence</h2><ul>{evidence or '<li>none</li>'}</ul>"
     )
 
