@@ -15,6 +15,7 @@ import pytest
 from tests.support import fake_nvml
 from tests.support.fake_nvml import IDLE, LIBRARY, FakeNvml
 from tests.support.models import weights
+from tests.support.mounts import silent
 from tests.support.simulated import ROOT, free_port
 
 GIB = 1 << 30
@@ -279,6 +280,38 @@ def test_the_box_is_told_in_numbers(tmp_path: Path, no_gpu: Mapping[str, str], m
     assert box["shared memory wanted"]["value"] == (240 + 10 * 16) << 20
     assert box["room for open files"]["value"] > 0
     assert all(one["arithmetic"] for one in box.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told_of"),
+    [
+        (("vllm", "serve", "hung/m"), 0, "the model hung/m could not be looked at within 3 s"),
+        (("hung/vllm", "serve", "/m"), 1, "the program 'hung/vllm' cannot be looked at within 3 s"),
+        (("vllm", "serve", "m", "--config", "hung/c"), 2, "--config file, cannot be looked at"),
+    ],
+)
+def test_a_mount_that_hangs_does_not_hang_it(
+    tmp_path: Path, no_gpu: Mapping[str, str], words: tuple[str, ...], code: int, told_of: str
+) -> None:
+    """FACT: what lies on it is given up after some seconds, by name; the rest is still told."""
+    (tmp_path / "watchdog.toml").write_text(f"{UNSEEN}[probes.driver]\nenabled = false\n")
+    with silent(tmp_path / "hung"):
+        done = check(tmp_path, no_gpu, "--config", "watchdog.toml", "--", *words)
+    assert done.returncode == code, done.stderr
+    assert told_of in done.stdout + done.stderr
+    assert ("this box" in done.stdout) is (code == 0)
+
+
+def test_a_config_file_is_as_the_engine_finds_it(
+    tmp_path: Path, no_gpu: Mapping[str, str], model: Path
+) -> None:
+    """FACT: a relative --config is looked for where the engine starts, not where we do."""
+    (model / "vllm.yaml").write_text("max-model-len: 8K\n")
+    command = json.dumps([*serve(".")[1:], "--config", "vllm.yaml"])
+    engine = f"[engine.main]\ncwd = {json.dumps(str(model))}\ncommand = {command}\n"
+    (tmp_path / "watchdog.toml").write_text(UNSEEN + engine)
+    found = told(check(tmp_path, no_gpu, "--json", "--config", "watchdog.toml"))
+    assert figures(found)["length of a request"] == 8192
 
 
 def test_a_program_that_is_no_vllm_has_no_numbers(

@@ -7,9 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import UnixStreamServer
 
 import pytest
 
@@ -123,6 +126,41 @@ def test_a_daemon_that_cannot_answer_is_told_in_one_line(tmp_path: Path) -> None
         server.stop()
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "internal error: RuntimeError: no state" in done.stderr
+
+
+class OtherWords(BaseHTTPRequestHandler):
+    """A daemon of another version: its status lacks most of what this one has."""
+
+    def do_GET(self) -> None:
+        """The same for every path."""
+        body = b'{"version": "9.9\\u001b[31m", "engines": [{"name": "main"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Not a word."""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["status"], 1), (["status", "--watch"], 1), (["drill", "D1"], 2), (["status", "--json"], 0)],
+)
+def test_a_daemon_of_another_version_is_told_in_one_line(
+    words: list[str], code: int, tmp_path: Path
+) -> None:
+    """FACT: after an upgrade, before the restart, what is not understood is said; no traceback."""
+    with UnixStreamServer(str(tmp_path / "control.sock"), OtherWords) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        done = cli(*words, "--state-dir", str(tmp_path))
+        server.shutdown()
+        thread.join()
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count("\n") == (1 if code else 0)
+    assert ("not known here" in done.stderr) is bool(code)
+    assert "\x1b" not in done.stderr
 
 
 def test_a_left_over_socket_is_no_daemon(tmp_path: Path) -> None:

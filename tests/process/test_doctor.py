@@ -41,10 +41,10 @@ def nvml(tmp_path: Path) -> FakeNvml:
 
 
 def doctor(
-    folder: Path, environment: Mapping[str, str], *words: str
+    folder: Path, environment: Mapping[str, str], *words: str, more: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run ``vllm-watchdog doctor WORDS`` to its end, with a configuration that sees GPUs alone."""
-    (folder / "watchdog.toml").write_text(UNSEEN)
+    (folder / "watchdog.toml").write_text(UNSEEN + more)
     own = {key: value for key, value in os.environ.items() if not key.startswith("VLLM_WATCHDOG")}
     own |= {"PYTHONPATH": str(ROOT), "VLLM_WATCHDOG_STATE_DIR": str(folder / "state")}
     return subprocess.run(
@@ -114,6 +114,29 @@ def test_the_loudest_finding_comes_first(tmp_path: Path, nvml: FakeNvml) -> None
     found = told(tmp_path, nvml)
     assert rules(found) >= {"gpu-lost", "gpu-remap-pending"}
     assert (found["findings"][0]["severity"], found["exit_code"]) == ("critical", 2)
+
+
+def test_what_another_finding_outranks_sends_nobody_elsewhere(
+    tmp_path: Path, nvml: FakeNvml
+) -> None:
+    """FACT: an inhibited finding is told, with the one that outranks it instead of its own fix."""
+    rule = """[[rule]]
+name = "{}"
+subject = "gpu"
+when = 'gpu.temperature_celsius > 0'
+severity = "{}"
+summary = "it is {}"
+fix = "see to {}"
+"""
+    more = rule.format(*("hot", "critical", "hot", "the fans"))
+    more += rule.format(*("warm", "warning", "warm", "the weather")) + 'inhibited_by = ["hot"]\n'
+    text = doctor(tmp_path, nvml.environment, more=more).stdout
+    assert text.count("fix: see to the fans") == 2
+    assert "the weather" not in text
+    assert text.count("  fix: that of hot on GPU") == 2
+    found = json.loads(doctor(tmp_path, nvml.environment, "--json", more=more).stdout)
+    inhibitors = {one["rule"]: one["inhibited_by"] for one in found["findings"]}
+    assert (inhibitors["hot"], inhibitors["warm"]) == (None, "hot")
 
 
 def test_no_library_is_exit_3_and_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from tests.support.daemon import Daemon, running
 from tests.support.outages import FAST, engine, member
 from tests.support.simulated import ROOT, cmdline, free_port, stat_fields, until
+from watchdog.drill import Daemon as Asked
 
 READY = 120.0
 OBSERVED = '[[rule]]\nname = "engine-dead"\nmode = "observe"\n'
@@ -41,14 +42,19 @@ def drill(daemon: Daemon, *words: str) -> tuple[int, dict[str, dict[str, Any]], 
 
 
 @contextmanager
-def drilling(words: Sequence[str], temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A drill that goes on, and the file that has what it says."""
+def drilling(
+    words: Sequence[str], temporary: Path, interrupts: str = "--default-signal=INT"
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A drill that goes on, and the file that has what it says.
+
+    ``env`` says whether it obeys ^C: tests in the background of a script would hand down that not.
+    """
     said = temporary / "said"
     folder = temporary / "t"
     folder.mkdir()
     with said.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "watchdog", "drill", *words],
+            ["env", interrupts, sys.executable, "-m", "watchdog", "drill", *words],
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
@@ -61,6 +67,12 @@ def drilling(words: Sequence[str], temporary: Path) -> Iterator[tuple[subprocess
         if process.poll() is None:
             process.terminate()
         process.communicate(timeout=60)
+
+
+def named(folder: Path) -> list[int]:
+    """Processes with the folder in their command line."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if str(folder) in cmdline(pid)]
 
 
 @pytest.fixture
@@ -164,8 +176,29 @@ def test_a_daemon_of_its_own_leaves_nothing(temporary: Path, interrupted: bool) 
     if not interrupted:
         assert [one["verdict"] for one in json.loads(printed)["drills"]] == ["ok"]
     assert not list((temporary / "t").iterdir())
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    assert not [pid for pid in pids if str(temporary) in cmdline(pid)]
+    assert not named(temporary)
+
+
+def test_a_killed_drill_takes_its_daemon_along(temporary: Path) -> None:
+    """FACT: after SIGKILL, which nobody can obey, neither its daemon nor its engine lives on."""
+    with drilling(("H8", "--simulate"), temporary) as (process, said):
+        until(lambda: "injected" in said.read_text(), READY)
+        (socket,) = (temporary / "t").glob("*/state/control.sock")
+        asked = Asked(socket)
+        engine_pids = asked.engine().pids
+        asked.close()
+        process.kill()
+    until(lambda: not any(map(cmdline, engine_pids)), 60)
+    until(lambda: not named(temporary), 60)
+
+
+def test_in_the_background_it_ignores_what_it_was_told_to_ignore(temporary: Path) -> None:
+    """FACT: started with SIGINT ignored, as by ``drill &`` in a script, SIGINT ends nothing."""
+    with drilling(("W1", "--simulate"), temporary, "--ignore-signal=INT") as (process, said):
+        until(lambda: "injected" in said.read_text(), READY)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert (process.returncode, "interrupted" in said.read_text()) == (0, False)
 
 
 def test_what_cannot_be_is_one_line(temporary: Path) -> None:

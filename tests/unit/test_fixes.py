@@ -55,7 +55,7 @@ def test_it_is_told_with_the_finding() -> None:
     shown = snapshot(story.state)
     (found,) = bodies.findings(shown)
     assert found["fix"] == fix
-    assert f"  fix: {fix}" in doctor.render(Look(shown, ())).splitlines()
+    assert f"  fix: {fix}" in doctor.render(Look(shown, ()), ()).splitlines()
     assert f"fix: {fix}" in status.render(bodies.status(shown))
 
 
@@ -87,4 +87,4 @@ def test_nothing_is_said_where_nothing_cures() -> None:
     (line,) = [dict(one.keys) for one in story.records if one.event == "finding.firing"]
     assert "fix" not in line
     shown = snapshot(story.state)
-    assert "fix:" not in doctor.render(Look(shown, ())) + status.render(bodies.status(shown))
+    assert "fix:" not in doctor.render(Look(shown, ()), ()) + status.render(bodies.status(shown))

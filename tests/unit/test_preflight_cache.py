@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog.command_line import describe
-from watchdog.preflight.cache import Plan, plan_of
+from watchdog.preflight.cache import Plan, defaults_of, plan_of
 from watchdog.preflight.shape import Layers, ShapeError, shape_of
 from watchdog.preflight.wishes import wishes_of
 
 GIB = 1 << 30
-LARGE_CARD = 80 * GIB
+LARGE = defaults_of(80 * GIB, "NVIDIA H100 80GB HBM3")
 RECORDED = Path(__file__).resolve().parents[1] / "recordings" / "vllm-0.32-cpu-start.log"
 
 TINY = {
@@ -58,6 +58,10 @@ UNEVEN = decoder(
     sliding_window=128,
     layer_types=["full_attention"] * 13 + ["sliding_attention"] * 10,
 )
+LLAMA_4 = {
+    "model_type": "llama4",
+    "text_config": decoder("llama4_text", 48, 40, 8, no_rope_layers=[], attention_chunk_size=8192),
+}
 GPT_OSS = decoder("gpt_oss", 24, 64, 8, head_dim=64, sliding_window=128)
 
 
@@ -65,7 +69,7 @@ def plan(config: Mapping[str, Any], flags: str = "", ranks: tuple[int, int] = (1
     """Of a model that ``vllm serve`` starts with ``flags``."""
     wishes = wishes_of(describe(["vllm", "serve", "m", *flags.split()], {}, {}))
     shape = shape_of(config, windows=wishes.windows)
-    return plan_of(shape, config, wishes, ranks, LARGE_CARD)
+    return plan_of(shape, config, wishes, ranks, LARGE)
 
 
 FIGURES = [
@@ -84,6 +88,12 @@ FIGURES = [
     (GPT_OSS, "", (1, 1), 131072, 40, 109226, 11.840217),
     (DEEPSEEK, "", (1, 1), 163840, 30, 28649, 2.797754),
     (UNEVEN, "", (1, 1), 4096, 8, 20164, 39.306043),
+    (LLAMA_4, "", (1, 1), 1048576, 60, 81920, 1.167883),
+    (LLAMA_4, "--disable-hybrid-kv-cache-manager", (1, 1), 1048576, 60, 20480, 0.3125),
+    (
+        decoder("mistral", 32, 32, 8, sliding_window=4096),
+        *("--disable-hybrid-kv-cache-manager", (1, 1), 32768, 20, 10240, 7.993754),
+    ),
 ]
 """Blocks and concurrency are what vLLM 0.32's own functions say of such layers and that memory."""
 
@@ -181,11 +191,47 @@ def test_windows_by_layer_or_by_list() -> None:
     assert shape_of(cohere).layers == (Layers(2), Layers(6, 4097))
 
 
-def test_chunked_layers_keep_everything() -> None:
-    """FACT: vLLM gives layers with chunks (Llama 4) whole tables, so all count as whole."""
-    kinds = ["chunked_attention"] * 3 + ["full_attention"]
-    made = plan(decoder("llama4_text", 4, 8, 8, layer_types=kinds, head_dim=128))
-    assert made.layers == (Layers(4),)
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ({}, (Layers(2), Layers(6, 8192, chunked=True))),
+        ({"no_rope_layer_interval": 2}, (Layers(4), Layers(4, 8192, chunked=True))),
+        ({"no_rope_layers": [1] * 7 + [0]}, (Layers(1), Layers(7, 8192, chunked=True))),
+        ({"attention_chunk_size": None}, (Layers(8),)),
+        ({"layer_types": ["chunked_attention"] * 8}, (Layers(2), Layers(6, 8192, chunked=True))),
+    ],
+)
+def test_layers_with_chunks(more: dict[str, Any], layers: tuple[Layers, ...]) -> None:
+    """FACT: which layers of Llama 4 look at chunks is said by those without rope, as in vLLM."""
+    config = decoder("llama4_text", 8, 8, 8, **more)
+    assert shape_of(config).layers == layers
+    assert shape_of(config, windows=False).layers == layers
+
+
+@pytest.mark.parametrize(
+    ("size", "model", "concurrency", "sequences"),
+    [
+        (80, "NVIDIA H100 80GB HBM3", 2.22518, 1024),
+        (80, "NVIDIA A100-SXM4-80GB", 3.238585, 256),
+        (180, "NVIDIA B200", 1.570101, 1024),
+    ],
+)
+def test_what_is_in_flight_by_default_depends_on_the_card(
+    size: int, model: str, concurrency: float, sequences: int
+) -> None:
+    """FACT: batches are larger on large cards, an A100 aside; windows keep them, as in vLLM."""
+    defaults = defaults_of(size * GIB, model)
+    wishes = wishes_of(describe(["vllm", "serve", "m"], {}, {}))
+    made = plan_of(shape_of(GEMMA_27B), GEMMA_27B, wishes, (1, 1), defaults)
+    found = 40 * GIB // made.block_bytes / made.blocks(131072)
+    assert found == pytest.approx(concurrency, rel=1e-6)
+    assert defaults.sequences == sequences
+
+
+def test_a_card_of_unknown_make_is_said() -> None:
+    """FACT: --memory names no product, so that the figure says of what it depends."""
+    assert defaults_of(80 * GIB, "").words == "; less on an A100"
+    assert not defaults_of(40 * GIB, "").words
 
 
 @pytest.mark.parametrize(
@@ -201,6 +247,8 @@ def test_chunked_layers_keep_everything() -> None:
         (decoder("llama", 4, 8, 8, num_hidden_layers="four"), "no sensible number"),
         (decoder("llama", 4, 8, 8, num_hidden_layers=10**30), "no sensible number"),
         (decoder("llama", 4, 8, [8, 4]), "different numbers of KV heads"),
+        (decoder("hunyuan_v1_moe", 4, 8, 8, use_cla=True), "different things (use_cla)"),
+        (decoder("llama4_text", 4, 8, 8, no_rope_layers=[1]), "lists 1 of 4 layers"),
         ({"model_type": "qwen3", "num_hidden_layers": 4}, "lacks num_attention_heads"),
         (decoder("olmo3", 4, 8, 8, sliding_window=64), "which layers have the sliding window"),
         (

@@ -37,10 +37,25 @@ def card(total: int = 80 * GIB, used: int | None = None, holders: str = "") -> C
     return Card("GPU 0", total, used, holders=holders)
 
 
-def report(path: Path, flags: str = "", *cards: Card) -> Report:
+def report(path: Path, flags: str = "", *cards: Card, **environment: str) -> Report:
     """What a preflight of ``vllm serve PATH FLAGS`` says."""
     said = describe(["vllm", "serve", str(path), *flags.split()], {}, {})
-    return preflight(said, {}, None, cards)
+    return preflight(said, environment, None, cards)
+
+
+def tensors(path: Path, **types: str) -> int:
+    """Put into the folder 1 MiB of every one of these tensors; the bytes of one."""
+    (path / "pytorch_model.bin").unlink()
+    size = 1 << 20
+    head = json.dumps(
+        {
+            name: {"dtype": kind, "shape": [1], "data_offsets": [at * size, (at + 1) * size]}
+            for at, (name, kind) in enumerate(types.items())
+        }
+    ).encode()
+    file = path / "model.safetensors"
+    file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(len(types) * size))
+    return size
 
 
 def figure(found: Report, name: str) -> Figure:
@@ -156,10 +171,83 @@ def test_flags_that_set_the_cache(tmp_path: Path) -> None:
     assert blocks.verdict is Verdict.TOO_LARGE
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (f"--kv-cache-memory-bytes {70 * GIB}", "--kv-cache-memory-bytes 70 GiB"),
+        ("--num-gpu-blocks-override 35840", "--num-gpu-blocks-override 70 GiB"),
+    ],
+)
+def test_a_cache_that_the_card_cannot_hold(tmp_path: Path, flags: str, words: str) -> None:
+    """FACT: what the command sets has no share to stay in, and still has to fit on the card."""
+    found = report(model(tmp_path / "m"), flags, card())
+    assert found.verdict is Verdict.TOO_LARGE
+    assert found.problems == (f"the weights take 15 GiB and {words}, and a card has 80 GiB",)
+
+
+def test_blocks_that_are_set_need_no_share(tmp_path: Path) -> None:
+    """FACT: with --num-gpu-blocks-override vLLM does not compare the weights with its share."""
+    path = model(tmp_path / "m", 30 * GIB)
+    flags = "--gpu-memory-utilization 0.3 --max-model-len 4K"
+    assert report(path, flags, card()).verdict is Verdict.TOO_LARGE
+    found = report(path, f"{flags} --num-gpu-blocks-override 1000", card())
+    assert (found.verdict, found.problems) == (Verdict.FITS, ())
+
+
+def test_a_fitted_length_is_told(tmp_path: Path) -> None:
+    """FACT: with ``auto`` it starts, and the length that it comes to is a figure."""
+    flags = "--gpu-memory-utilization 0.9 --max-model-len auto"
+    found = report(model(tmp_path / "m"), flags, card(24 * GIB))
+    assert (found.verdict, found.problems) == (Verdict.FITS, ())
+    longest = value(found, "length that fits")
+    assert figure(found, "length that fits").at_most
+    assert value(found, "room for the KV cache") - longest * (128 << 10) < 2 * (2 << 20)
+    whole = [one.name for one in report(tmp_path / "m", flags, card()).figures]
+    assert "length that fits" not in whole
+
+
+def test_heads_that_cannot_be_dealt(tmp_path: Path) -> None:
+    """FACT: vLLM refuses ranks that do not divide the heads, also of what is not known here."""
+    line = "its 32 attention heads cannot be dealt to 3 tensor ranks"
+    known = model(tmp_path / "m")
+    other = model(tmp_path / "o", model_type="brand_new")
+    assert report(known, "-tp 3", *[card()] * 3).problems == (line,)
+    assert report(other, "-tp 3", *[card()] * 3).problems == (line,)
+    assert report(known, "-tp 4", *[card()] * 4).problems == ()
+
+
+def test_the_environment_changes_what_is_kept(tmp_path: Path) -> None:
+    """FACT: whole heads instead of latent vectors are not guessed at; chunks may count as whole."""
+    latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    path = model(tmp_path / "m", model_type="deepseek_v3", **latent)
+    assert value(report(path, "", card()), "KV cache a token") == 32 * 576 * 2
+    found = report(path, "", card(), VLLM_MLA_DISABLE="1")
+    assert value(found, "KV cache a token") is None
+    chunked = model(tmp_path / "c", model_type="llama4_text", head_dim=128)
+    off = {"VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE": "0"}
+    most, least = (value(report(chunked, "", card(), **e), "blocks") for e in ({}, off))
+    assert most == pytest.approx(4 * least, rel=1e-3)
+
+
+def test_a_file_may_say_no(tmp_path: Path) -> None:
+    """FACT: switches that a --config file has as false are off."""
+    path = model(tmp_path / "m", model_type="mistral", sliding_window=4096)
+    file = tmp_path / "vllm.yaml"
+    lines = ("disable-sliding-window", "enable-lora", "async-scheduling")
+    file.write_text("".join(f"{line}: false\n" for line in lines))
+    plain, synchronous = report(path, "", card()), report(path, "--no-async-scheduling", card())
+    found = report(path, f"--config {file}", card())
+    assert found.warnings == plain.warnings
+    assert value(found, "tokens in flight") == value(synchronous, "tokens in flight")
+    assert value(found, "tokens in flight") < value(plain, "tokens in flight")
+
+
 def test_weights_that_shrink_while_they_load(tmp_path: Path) -> None:
     """FACT: 32 bits become 16, --quantization at best so much; quantised files stay as they are."""
     path = model(tmp_path / "m", 16 * GIB)
     assert value(report(path, "--quantization fp8", card()), "weights on a card") == 8 * GIB
+    online = report(path, "--quantization fp8_per_tensor", card())
+    assert value(online, "weights on a card") == 8 * GIB
     assert value(report(path, "-q bitsandbytes", card()), "weights on a card") == 4 * GIB
     done = model(tmp_path / "q", 16 * GIB, quantization_config={"quant_method": "fp8"})
     names = [one.name for one in report(done, "--quantization fp8", card()).figures]
@@ -170,30 +258,40 @@ def test_weights_that_shrink_while_they_load(tmp_path: Path) -> None:
 def test_32_bits_are_loaded_as_16(tmp_path: Path) -> None:
     """FACT: a checkpoint of 32-bit numbers takes half its size, unless the flag keeps them."""
     path = model(tmp_path / "m")
-    (path / "pytorch_model.bin").unlink()
-    size = 8 << 20
-    tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, size]}
-    head = json.dumps({"w": tensor}).encode()
-    file = path / "model.safetensors"
-    file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(size))
+    size = tensors(path, w="F32")
     assert value(report(path, "", card()), "weights on a card") == size // 2
     names = [one.name for one in report(path, "--dtype float32", card()).figures]
     assert "weights on a card" not in names
+    old = model(tmp_path / "old", 16 * GIB, torch_dtype="float32")
+    assert value(report(old, "", card()), "weights on a card") == 8 * GIB
+
+
+def test_16_bits_become_32(tmp_path: Path) -> None:
+    """FACT: --dtype float32 doubles what is of 16 bits, but not what is quantised."""
+    path = model(tmp_path / "m")
+    size = tensors(path, v="BF16", w="F32")
+    assert value(report(path, "--dtype float32", card()), "weights on a card") == 3 * size
+    packed = model(tmp_path / "q")
+    tensors(packed, v="I32", w="U8", scales="BF16")
+    names = [one.name for one in report(packed, "--dtype float32 -q fp8", card()).figures]
+    assert "weights on a card" not in names
+
+
+def test_an_output_layer_that_is_tied_is_not_loaded(tmp_path: Path) -> None:
+    """FACT: where it is the embedding vLLM passes over the copy that some files have."""
+    path = model(tmp_path / "m", tie_word_embeddings=True)
+    names = {"model.embed_tokens.weight": "BF16", "lm_head.weight": "BF16"}
+    size = tensors(path, **names)
+    assert value(report(path, "", card()), "weights on a card") == size
+    own = model(tmp_path / "own", tie_word_embeddings=False)
+    tensors(own, **names)
+    assert "weights on a card" not in [one.name for one in report(own, "", card()).figures]
 
 
 def test_layers_for_drafts_are_left_on_the_disk(tmp_path: Path) -> None:
     """FACT: what lies behind the last layer is loaded with --speculative-config only."""
     path = model(tmp_path / "m", num_nextn_predict_layers=1)
-    (path / "pytorch_model.bin").unlink()
-    size = 1 << 20
-    names = {f"model.layers.{n}.w": n for n in (0, 31, 32)}
-    tensors = {
-        name: {"dtype": "BF16", "shape": [1], "data_offsets": [at * size, (at + 1) * size]}
-        for at, name in enumerate(names)
-    }
-    head = json.dumps(tensors).encode()
-    file = path / "model.safetensors"
-    file.write_bytes(len(head).to_bytes(8, "little") + head + bytes(3 * size))
+    size = tensors(path, **{f"model.layers.{n}.w": "BF16" for n in (0, 31, 32)})
     assert value(report(path, "", card()), "weights") == 3 * size
     assert value(report(path, "", card()), "weights on a card") == 2 * size
     drafts = report(path, "--speculative-config.method mtp", card())

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,15 +23,18 @@ from watchdog.cli.client import fail
 from watchdog.cli.oddities import oddities
 from watchdog.cli.root import common, examples
 from watchdog.cli.words import shown
-from watchdog.command_line import CommandError, EngineCommand, describe
-from watchdog.config import Config, ConfigError, EngineConfig
+from watchdog.command_line import CommandError, EngineCommand
+from watchdog.config import Config, ConfigError, EngineConfig, PlugIns
 from watchdog.config.reading import suggestion
 from watchdog.core.rules import Rule
 from watchdog.nvidia import obstacle
+from watchdog.nvidia.engine_cuda import wish
 from watchdog.preflight import Figure, Report, memory_of
 from watchdog.rules import RuleError, build_rules
+from watchdog.supervisor.bounded import Bounded
 
 USAGE = 2
+_SILENT = f"cannot be looked at within {fit.PATIENCE:g} s: does the mount that it is on answer?"
 
 
 def _sizes(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[int, ...]:
@@ -85,8 +89,21 @@ def check(
 
 
 def load(path: Path | None, command: tuple[str, ...]) -> Config:
-    """The effective configuration. Raises ConfigError."""
-    return configuration.load(configuration.find(path, os.environ), registry.plug_ins(), command)
+    """The effective configuration. Raises ConfigError, also when a file of it does not answer."""
+    plug_ins = registry.plug_ins()
+    found = Bounded(fit.PATIENCE)(lambda: _loaded(path, plug_ins, command))
+    if isinstance(found, Exception):
+        raise found
+    if found is None:
+        raise ConfigError([f"the configuration, or an engine's own --config file, {_SILENT}"])
+    return found
+
+
+def _loaded(path: Path | None, plug_ins: PlugIns, command: tuple[str, ...]) -> Config | Exception:
+    try:
+        return configuration.load(configuration.find(path, os.environ), plug_ins, command)
+    except Exception as error:  # noqa: BLE001 - it is raised where somebody waits for it
+        return error
 
 
 def built(config: Config) -> tuple[Rule, ...]:
@@ -150,38 +167,49 @@ def _checked(
 
     floors: Mapping[str, str] = config.probes["driver"].settings.floors
     box = fit.box_of(config, rules, running(state_dir))
-    lines = [*box.warnings, *(() if memory else fit.crowded(config, box))]
-    found = _Found(warnings=[f"this box: {line}" for line in lines], figures=box.figures)
+    found = _Found(warnings=[f"this box: {line}" for line in box.warnings], figures=box.figures)
+    known: dict[str, tuple[EngineConfig, EngineCommand]] = {}
     for name, engine in config.engine.items():
         try:
-            said = describe(engine.command, engine.env, os.environ)
+            said = fit.said_of(engine)
         except CommandError as error:
             found.problems.append(f"{name}: {error}")
             continue
-        lines = [*_problems(engine, said), *_driver(engine, floors)]
-        report = fit.report_of(engine, said, box, memory, floors)
-        if report is not None:
-            found.reports[name] = report
-            lines += report.problems
-            found.warnings += [f"{name}: {line}" for line in report.warnings]
+        lines = [*(() if said.endpoint.uds else _port(said))]
+        program = Bounded(fit.PATIENCE)(partial(_program, engine, floors))
+        if program is None:
+            lines.append(f"the program {engine.command[0]!r} {_SILENT}")
+        else:
+            lines += program
+            known[name] = (engine, said)
+            lines += _fits(found, name, fit.report_of(engine, said, box, memory, floors))
         found.problems += [f"{name}: {line}" for line in lines]
+    crowded = () if memory else fit.crowded(known, box)
+    found.warnings += [f"this box: {line}" for line in crowded]
     found.problems += [f"this box: {line}" for line in box.problems]
     return found
 
 
-def _problems(engine: EngineConfig, said: EngineCommand) -> Iterator[str]:
-    program = engine.command[0]
-    path = engine.env.get("PATH", os.environ.get("PATH"))
-    if shutil.which(program, path=path) is None:
-        yield f"cannot find the program {program!r}"
-    if not said.endpoint.uds:
-        yield from _port(said)
+def _fits(found: _Found, name: str, report: Report | None) -> Sequence[str]:
+    """Note what was found of the engine's model; its problems."""
+    if report is None:
+        return ()
+    found.reports[name] = report
+    found.warnings += [f"{name}: {line}" for line in report.warnings]
+    return report.problems
 
 
-def _driver(engine: EngineConfig, floors: Mapping[str, str]) -> Iterator[str]:
-    found = obstacle(engine.command, {**os.environ, **engine.env}, floors=floors)
-    if found is not None:
-        yield f"cannot run on this driver: {found[1]}"
+def _program(engine: EngineConfig, floors: Mapping[str, str]) -> list[str]:
+    """What is wrong with the program, or with the driver for it. Hangs with the mount of either."""
+    around = {**os.environ, **engine.env}
+    found = []
+    if shutil.which(engine.command[0], path=around.get("PATH")) is None:
+        found.append(f"cannot find the program {engine.command[0]!r}")
+    wish(engine.command, around)  # what comes after this reads the same files
+    driver = obstacle(engine.command, around, floors=floors)
+    if driver is not None:
+        found.append(f"cannot run on this driver: {driver[1]}")
+    return found
 
 
 def _port(said: EngineCommand) -> Iterator[str]:

@@ -16,7 +16,9 @@ from watchdog.cli.client import socket_path
 from watchdog.cli.root import common, examples
 from watchdog.cli.words import UNKNOWN, gpu_line, shown
 from watchdog.core.engine import firing
+from watchdog.core.ladder import inhibitor
 from watchdog.core.model import HOST, Finding, Severity, Subject, SubjectKind, Value
+from watchdog.core.rules import Rule
 from watchdog.core.state import State
 from watchdog.daemon.once import Look, Unreadable, look
 from watchdog.web import bodies
@@ -51,7 +53,7 @@ def doctor(
         effective = load(config, command)
         rules = built(effective)
     seen = look(effective, registry.probes(), rules, running(state_dir))
-    click.echo(json.dumps(body(seen)) if as_json else render(seen))
+    click.echo(json.dumps(body(seen, rules)) if as_json else render(seen, rules))
     sys.exit(exit_code(seen))
 
 
@@ -88,10 +90,20 @@ def exit_code(seen: Look) -> int:
     return BLIND if seen.unread else HEALTHY
 
 
-def body(seen: Look) -> dict[str, object]:
-    """What ``--json`` prints; findings and GPUs are those of ``/api/v1/status``."""
+def body(seen: Look, rules: Sequence[Rule]) -> dict[str, object]:
+    """What ``--json`` prints; findings and GPUs are those of ``/api/v1/status``.
+
+    ``inhibited_by`` is the rule that outranks a finding, null for none.
+    """
+    above = outranked(seen.snapshot.state, rules)
+    told = [
+        {**one, "inhibited_by": above[finding].rule if finding in above else None}
+        for one, (_, finding) in zip(
+            bodies.findings(seen.snapshot), firing(seen.snapshot.state), strict=True
+        )
+    ]
     return {
-        "findings": bodies.findings(seen.snapshot),
+        "findings": told,
         "gpus": bodies.gpus(seen.snapshot),
         "driver": _driver_values(seen.snapshot.state),
         "unread": [msgspec.to_builtins(one) for one in seen.unread],
@@ -99,11 +111,23 @@ def body(seen: Look) -> dict[str, object]:
     }
 
 
-def render(seen: Look) -> str:
+def outranked(state: State, rules: Sequence[Rule]) -> dict[Finding, Finding]:
+    """Findings that say the same as another one, less urgently, each with that other one."""
+    by_name = {rule.name: rule for rule in rules}
+    pairs = (
+        (finding, inhibitor(state, finding, by_name[finding.rule]))
+        for _, finding in firing(state)
+        if finding.rule in by_name
+    )
+    return {finding: above for finding, above in pairs if above is not None}
+
+
+def render(seen: Look, rules: Sequence[Rule]) -> str:
     """The same for people. Control characters of hostile names are shown, not obeyed."""
     state = seen.snapshot.state
     findings = [finding for _, finding in firing(state)]
-    lines = [line for finding in findings for line in _finding(finding, state)]
+    above = outranked(state, rules)
+    lines = [line for one in findings for line in _finding(one, state, above.get(one))]
     if not findings:
         lines = ["no findings in what could be read" if seen.unread else "no findings", ""]
     lines += [gpu_line(card) for card in bodies.gpus(seen.snapshot)]
@@ -113,14 +137,16 @@ def render(seen: Look) -> str:
     return "\n".join(shown(line) for line in lines)
 
 
-def _finding(finding: Finding, state: State) -> Iterator[str]:
+def _finding(finding: Finding, state: State, above: Finding | None) -> Iterator[str]:
     yield f"{finding.severity.upper():<9} {finding.rule} on {_words(finding.subject, state)}"
     yield f"  {finding.summary}"
     for name, value in finding.evidence:
         yield f"  {name} = {_told(value)}"
-    if finding.fix:
+    if above is not None:
+        yield f"  fix: that of {above.rule} on {_words(above.subject, state)}, which outranks it"
+    elif finding.fix:
         yield f"  fix: {finding.fix}"
-    if finding.runbook:
+    if finding.runbook and above is None:
         yield f"  what to do: docs/runbooks/{finding.runbook}.md"
     yield ""
 

@@ -29,6 +29,7 @@ from watchdog.drill import (
     is_simulated,
     on_daemon,
     on_own,
+    taken,
 )
 
 _MISSED, _USAGE, _INTERRUPTED = 1, 2, 130
@@ -233,7 +234,7 @@ def _ask_for_yes(engine: Engine, drills: Sequence[Drill], *, yes: bool) -> None:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """TERM and HUP as ^C: what was stopped goes on, what was started is ended."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in taken():
         signal.signal(number, _interrupt)
     try:
         yield

@@ -6,10 +6,11 @@ import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from watchdog import registry
 from watchdog.cli.words import shown
-from watchdog.command_line import CommandError, EngineCommand, Form, describe
+from watchdog.command_line import EngineCommand, Form, describe
 from watchdog.config import Config, EngineConfig
 from watchdog.core.engine import firing
 from watchdog.core.model import HOST, Finding, Severity, Subject, SubjectKind, Value
@@ -30,8 +31,8 @@ from watchdog.supervisor.gpu_gate import CardMemory
 PROBES = ("conntrack", "driver", "files", "gpu", "gpu_processes", "tmpfs")
 """What is looked at of the box: what a start runs into."""
 _VLLM = frozenset({Form.SERVE, Form.API_SERVER})
-_PATIENCE = 3.0
-"""Seconds for a model's folder: a mount that hangs must not hang the check."""
+PATIENCE = 3.0
+"""Seconds for a model's folder, or a program: a mount that hangs must not hang the check."""
 _DESCRIPTORS = 65_535
 """vLLM raises its own limit so far where it may."""
 _UNKNOWN = "not computed"
@@ -66,6 +67,11 @@ _ELSEWHERE = frozenset({"engine-driver-too-old", "driver-mismatch"})
 """Rules about what ``check`` says itself, with the engine's name."""
 
 
+def said_of(engine: EngineConfig) -> EngineCommand:
+    """What its command says; a ``--config`` file is as the engine finds it. Raises CommandError."""
+    return describe(engine.command, engine.env, os.environ, cwd=Path(engine.cwd))
+
+
 def report_of(
     engine: EngineConfig,
     said: EngineCommand,
@@ -81,10 +87,10 @@ def report_of(
         return None
     around = {**os.environ, **engine.env, **assigned(engine.command)}
     cards = _stand_ins(said, memory) if memory else tuple(_cards(said, around, box.state))
-    bounded = Bounded(_PATIENCE)
+    bounded = Bounded(PATIENCE)
     found = bounded(lambda: preflight(said, around, engine.cwd or None, cards))
     if found is None:
-        line = f"the model {said.model} could not be looked at within {_PATIENCE:g} s"
+        line = f"the model {said.model} could not be looked at within {PATIENCE:g} s"
         return Report(warnings=(line,))
     driver = _driver(said, around, floors)
     return replace(
@@ -114,14 +120,10 @@ def _needed(cuda: str, floors: Mapping[str, str]) -> str:
     return words or f"the engine's torch wants CUDA {cuda}, which nothing is known of here"
 
 
-def crowded(config: Config, box: Box) -> Iterator[str]:
+def crowded(engines: Mapping[str, tuple[EngineConfig, EngineCommand]], box: Box) -> Iterator[str]:
     """One line for each card of which several engines want more than there is, standbys aside."""
     wishes: dict[str, list[tuple[str, float]]] = {}
-    for name, engine in config.engine.items():
-        try:
-            said = describe(engine.command, engine.env, os.environ)
-        except CommandError:
-            continue
+    for name, (engine, said) in engines.items():
         if engine.standby or said.form not in _VLLM:
             continue
         around = {**os.environ, **engine.env, **assigned(engine.command)}
@@ -183,7 +185,8 @@ def _card(card: CardMemory, parts: Mapping[str, Mapping[str, Value]]) -> Card:
     ours = int(values.get("gpu_processes.memory_bytes.engine") or 0)
     told.append(f"an engine of ours {size(ours)}" if ours else "")
     holders = ", ".join(filter(None, told))
-    return Card(name, card.total_bytes - reserved, card.used_bytes, words, holders)
+    model = str(parts.get("gpu", {}).get("gpu.name", ""))
+    return Card(name, card.total_bytes - reserved, card.used_bytes, words, holders, model)
 
 
 def _line(finding: Finding, state: State) -> str:

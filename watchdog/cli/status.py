@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from watchdog.cli.client import request
+from watchdog.cli.client import fail, request
 from watchdog.cli.root import common, examples
 from watchdog.cli.tables import columns
 from watchdog.cli.words import gpu_line, shown
@@ -32,12 +32,24 @@ def status(watch: bool, config: Path | None, state_dir: Path | None, as_json: bo
     First: is it serving, what broke, what did the watchdog do, what must I do.
     """
     found = request(state_dir, "GET", "/api/v1/status")
+    if not as_json and not known(found):
+        version = shown(str(found.get("version", "unknown")))
+        fail(f"the daemon has version {version} and answers in words not known here; try --json", 1)
     if watch:
         from watchdog.cli.watching import watched
 
         watched(found, state_dir, as_json=as_json)
         return
     click.echo(json.dumps(found) if as_json else render(found))
+
+
+def known(found: Body) -> bool:
+    """Whether it has what we show; that of a daemon before an upgrade may lack some of it."""
+    try:
+        render(found)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False
+    return True
 
 
 def render(found: Body) -> str:

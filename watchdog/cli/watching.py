@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
 from watchdog.cli.client import socket_path
-from watchdog.cli.status import render
+from watchdog.cli.status import known, render
 from watchdog.cli.words import shown
 from watchdog.core.model import Seconds
 
@@ -29,9 +31,10 @@ Body = Mapping[str, Any]
 def watched(first: Body, state_dir: Path | None, *, as_json: bool) -> None:
     """Show ``first`` and what follows until interrupted.
 
-    On a terminal it is one screen; in a pipe a text again whenever it changes, or with ``as_json``
-    a line each time.
+    On a terminal it is one screen; in a pipe, or where nothing can be drawn again, a text whenever
+    it changes, or with ``as_json`` a line each time.
     """
+    signal.signal(signal.SIGTERM, _leave)
     try:
         if as_json:
             _lines(first, state_dir)
@@ -41,6 +44,11 @@ def watched(first: Body, state_dir: Path | None, *, as_json: bool) -> None:
             _stream(first, state_dir)
     except KeyboardInterrupt:
         return
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    """The terminal gets its own screen and its cursor back on the way out."""
+    sys.exit(128 + number)
 
 
 def _looks(first: Body, state_dir: Path | None) -> Iterator[Body | None]:
@@ -63,7 +71,7 @@ def _asked(state_dir: Path | None) -> Body | None:
             found: Any = client.get("http://daemon/api/v1/status").json()
     except (httpx.HTTPError, ValueError, OSError):
         return None
-    return found if isinstance(found, dict) and "answers" in found else None
+    return found if isinstance(found, dict) and known(found) else None
 
 
 def _lines(first: Body, state_dir: Path | None) -> None:
@@ -80,16 +88,20 @@ def _stream(first: Body, state_dir: Path | None) -> None:
         before = text
 
 
-_SILENT = "no daemon answers"
+_SILENT = "no daemon answers, or one of another version"
 
 
 def _screen(first: Body, state_dir: Path | None) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    console = Console()
+    if console.is_dumb_terminal:
+        _stream(first, state_dir)
+        return
     changed: deque[str] = deque(maxlen=_KEPT)
     last, heard = first, _clock()
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         for found in _looks(first, state_dir):
             if found is not None:
                 changed.extendleft(f"{_clock()}  {line}" for line in changes(last, found))

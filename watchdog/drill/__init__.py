@@ -8,6 +8,7 @@ from watchdog.drill.catalogue import DRILLS
 from watchdog.drill.results import Drill, Result, Stage, Times, Verdict, Where
 from watchdog.drill.running import Say, on_daemon, on_own
 from watchdog.drill.simulated import is_simulated
+from watchdog.drill.uninterrupted import taken
 
 __all__ = [
     "DRILLS",
@@ -24,4 +25,5 @@ __all__ = [
     "is_simulated",
     "on_daemon",
     "on_own",
+    "taken",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -72,36 +73,40 @@ class Daemon:
 
     def engine(self, name: str = "") -> Engine:
         """The engine of that name, the first one for ""."""
-        for one in self.status().get("engines", ()):
-            if name in ("", one["name"]):
-                return _engine(one)
+        with self._understood():
+            for one in self.status().get("engines", ()):
+                if name in ("", one["name"]):
+                    return _engine(one)
         raise AskError(f"the daemon has no engine {name!r}" if name else "the daemon has no engine")
 
     def incidents(self, engine: str) -> tuple[tuple[str, bool], ...]:
         """Ids of the incidents of an engine, the newest first, and whether each is still open."""
-        listed = self._ask("GET", "/api/v1/incidents").get("incidents", ())
-        ours = (one for one in listed if one["subject"] == f"engine/{engine}")
-        return tuple((str(one["id"]), one["resolved"] is None) for one in ours)
+        with self._understood():
+            listed = self._ask("GET", "/api/v1/incidents").get("incidents", ())
+            ours = (one for one in listed if one["subject"] == f"engine/{engine}")
+            return tuple((str(one["id"]), one["resolved"] is None) for one in ours)
 
     def decided(self, incident: str) -> Decided:
         """What was decided in that incident so far."""
         whole = self._ask("GET", f"/api/v1/incidents/{incident}")
-        decisions = [e for e in whole["timeline"] if str(e["event"]).startswith("decision.")]
-        first = _wall(decisions[0]["at"]) if decisions else None
-        return Decided(
-            incident=incident,
-            cause=str(whole["cause"]),
-            first=first,
-            acted=bool(whole["actions"]),
-            words=str(decisions[-1]["text"]) if decisions else "",
-            waits=bool(decisions) and "(backoff)" in str(decisions[-1]["text"]),
-        )
+        with self._understood():
+            return _decided(incident, whole)
 
     def command(self, verb: str, engine: str) -> str:
         """Give a control command and wait for its end; what went wrong, "" for nothing."""
         body = {"engine": engine, "reason": "", "owner": "drill", "seconds": None}
         answer = self._ask("POST", f"/control/{verb}", body)
         return "" if answer.get("ok") else str(answer.get("message"))
+
+    @contextlib.contextmanager
+    def _understood(self) -> Iterator[None]:
+        """That of another version may lack what is asked for."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise AskError(
+                f"the daemon at {self.socket} answers in words not known here"
+            ) from error
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         patience = _PATIENCE if method == "GET" else _COMMAND_PATIENCE
@@ -115,6 +120,18 @@ class Daemon:
         if not isinstance(found, dict) or "error" in found:
             raise AskError(f"the daemon at {self.socket} cannot answer {path}")
         return found
+
+
+def _decided(incident: str, whole: Mapping[str, Any]) -> Decided:
+    decisions = [e for e in whole["timeline"] if str(e["event"]).startswith("decision.")]
+    return Decided(
+        incident=incident,
+        cause=str(whole["cause"]),
+        first=_wall(decisions[0]["at"]) if decisions else None,
+        acted=bool(whole["actions"]),
+        words=str(decisions[-1]["text"]) if decisions else "",
+        waits=bool(decisions) and "(backoff)" in str(decisions[-1]["text"]),
+    )
 
 
 def _engine(one: Mapping[str, Any]) -> Engine:

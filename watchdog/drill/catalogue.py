@@ -83,7 +83,7 @@ _ROWS = (
         "H2",
         "SIGSTOP to a worker with a request in flight",
         "stalled, one restart",
-        30.0,
+        10.0,
         Where.ANY,
         disruptions.stop_worker,
         1,

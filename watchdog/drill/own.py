@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -117,11 +118,17 @@ class Own:
         watchdog += ["--state-dir", str(self.folder / "state")]
         watchdog += ["--listen", f"127.0.0.1:{self.listen_port}"]
         engine = [sys.executable, "-m", "watchdog.simulator", "--port", str(self.engine_port)]
-        return [*watchdog, "--", *engine, *self.stage.flags]
+        return [*_with_us(), *watchdog, "--", *engine, *self.stage.flags]
 
     def _environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
         return {**kept, "TMPDIR": str(self.temporary)}
+
+
+def _with_us() -> tuple[str, ...]:
+    """What has it end when we are killed in a way that nobody can obey, where that is known."""
+    program = shutil.which("setpriv")
+    return () if program is None else (program, "--pdeathsig", "TERM", "--")
 
 
 @contextlib.contextmanager

@@ -12,19 +12,27 @@ from collections.abc import Iterator
 import httpx
 
 from watchdog import procfs
+from watchdog.command_line import CommandError, Form, describe
 from watchdog.core.model import Seconds
 from watchdog.drill.asking import Engine
 from watchdog.drill.results import RefusedError
+from watchdog.drill.uninterrupted import uninterrupted
 
 _PATIENCE: Seconds = 10.0
 _POLL: Seconds = 0.05
-_WORDS = frozenset({"watchdog.simulator", "simulate-engine"})
 _TOKENS = 20_000
 
 
 def is_simulated(engine: Engine) -> bool:
-    """Whether the engine is the embedded one, by the command line of its leader."""
-    return engine.pid is not None and bool(_WORDS & set(procfs.cmdline(engine.pid)))
+    """Whether the engine is the embedded one, by the command line of its leader.
+
+    A real engine that only has the simulator's name among its flags is not.
+    """
+    words = procfs.cmdline(engine.pid) if engine.pid is not None else ()
+    try:
+        return describe(words, {}, {}).form is Form.SIMULATOR
+    except CommandError:
+        return False
 
 
 def put(engine: Engine, name: str, value: float | None = None) -> None:
@@ -46,7 +54,8 @@ def fault(engine: Engine, name: str, value: float | None = None) -> Iterator[Non
         put(engine, name, value)
         yield
     finally:
-        clear(engine, name)
+        with uninterrupted():
+            clear(engine, name)
 
 
 def _simulator(engine: Engine, method: str, path: str, body: object) -> None:

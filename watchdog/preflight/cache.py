@@ -24,6 +24,18 @@ _PAD = 1.5
 
 
 @dataclass(frozen=True, slots=True)
+class Defaults:
+    """What vLLM takes without ``--max-num-batched-tokens`` and ``--max-num-seqs``.
+
+    ``words`` say of what else it depends, behind a semicolon.
+    """
+
+    batched: int
+    sequences: int
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Of one card: ``cell`` bytes of one token in one layer, and in words how it came about.
 
@@ -64,9 +76,8 @@ class Plan:
         parts = []
         for one in self.layers:
             groups = -(-one.count // self.group)
-            told = f"ceil({number(length)} / {self.block})"
-            if one.window is not None:
-                told = f"(ceil({number(self._kept(one.window, length))} / {self.block}) + 1)"
+            told = f"ceil({number(self._kept(one, length))} / {self.block})"
+            told = f"({told} + 1)" if _slides(one) else told
             parts.append(f"{groups} x {told}" if groups > 1 else told)
         return " + ".join(parts)
 
@@ -82,12 +93,17 @@ class Plan:
         return low
 
     def _blocks(self, one: Layers, length: int) -> int:
-        if one.window is None:
-            return -(-length // self.block)
-        return -(-self._kept(one.window, length) // self.block) + 1
+        return -(-self._kept(one, length) // self.block) + _slides(one)
 
-    def _kept(self, window: int, length: int) -> int:
-        return min(window - 1 + self.in_flight, length)
+    def _kept(self, one: Layers, length: int) -> int:
+        if one.window is None:
+            return length
+        return min(one.window - _slides(one) + self.in_flight, length)
+
+
+def _slides(one: Layers) -> bool:
+    """A window that slides begins anywhere in a block, and does not count the newest token."""
+    return one.window is not None and not one.chunked
 
 
 def plan_of(
@@ -95,9 +111,9 @@ def plan_of(
     config: Mapping[str, Any],
     wishes: Wishes,
     ranks: tuple[int, int],
-    card_bytes: int | None,
+    defaults: Defaults,
 ) -> Plan:
-    """For ``ranks`` of tensor and pipeline parallelism on cards of that size. Raises ShapeError."""
+    """For ``ranks`` of tensor and pipeline parallelism on such cards. Raises ShapeError."""
     tensor, stages = ranks
     wide, wide_words = _number_bytes(config, wishes)
     if shape.latent:
@@ -110,11 +126,11 @@ def plan_of(
         told += f" (of {shape.kv_heads}, {tensor} cards)" if tensor > 1 else ""
         words = f"{told} x ({shape.key_size} + {shape.value_size}) x {wide_words}"
     layers = shape.layers
-    if shape.together or not wishes.hybrid:
-        layers = (Layers(shape.depth),)
+    if not wishes.hybrid and len(layers) > 1:
+        layers = shape.whole
     if stages > 1:
         layers = tuple(Layers(-(-one.count // stages), one.window) for one in layers)
-    in_flight, in_flight_words = _in_flight(wishes, stages, card_bytes)
+    in_flight, in_flight_words = _in_flight(wishes, stages, defaults)
     return Plan(
         cell=cell,
         cell_words=words,
@@ -130,7 +146,7 @@ def _layer_words(layers: tuple[Layers, ...], stages: int) -> Iterator[str]:
     for one in layers:
         told = plural(one.count, "layer")
         if one.window is not None:
-            told += f" with a window of {number(one.window)}"
+            told += f" with {'chunks' if one.chunked else 'a window'} of {number(one.window)}"
         yield told + (f" of the largest of {stages} stages" if stages > 1 else "")
 
 
@@ -167,26 +183,23 @@ def _cache_scheme(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def _in_flight(wishes: Wishes, stages: int, card_bytes: int | None) -> tuple[int, str]:
+def _in_flight(wishes: Wishes, stages: int, defaults: Defaults) -> tuple[int, str]:
     """Tokens that are scheduled and not yet settled."""
     batches = stages if wishes.synchronous else stages + 1
     batched, why = wishes.batched, "--max-num-batched-tokens"
     if batched is None:
-        batched, why = _batched(card_bytes), "vLLM's default"
+        batched, why = defaults.batched, f"vLLM's default{defaults.words}"
     return batches * batched, f"{batches} batches x {number(batched)} ({why})"
 
 
-def _batched(card_bytes: int | None) -> int:
-    """The default of vLLM by the size of the card; unknown is a large one."""
+def defaults_of(card_bytes: int | None, model: str) -> Defaults:
+    """Of a card that large (unknown is large) and of that name, "" when it has none."""
     gib = (80 << 30 if card_bytes is None else card_bytes) >> 30
     if gib >= 160:  # noqa: PLR2004
-        return 16384
-    return 8192 if gib >= 70 else 2048  # noqa: PLR2004
-
-
-def default_sequences(card_bytes: int | None) -> int:
-    """``--max-num-seqs`` without a flag."""
-    return 256 if card_bytes is not None and card_bytes >> 30 < 70 else 1024  # noqa: PLR2004
+        return Defaults(16384, 1024)
+    if gib < 70 or "a100" in model.lower():  # noqa: PLR2004
+        return Defaults(2048, 256)
+    return Defaults(8192, 1024, "" if model else "; less on an A100")
 
 
 def per_token_words(plan: Plan) -> str:

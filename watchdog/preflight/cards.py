@@ -12,8 +12,8 @@ _SIZE = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)\s*([kmgt])(i?b?)", re.IGNOREC
 class Card:
     """``total`` as CUDA sees it and ``used`` of it, in bytes, None when unknown.
 
-    ``name`` is how people call it, ``words`` where the total comes from. ``holders`` are who holds
-    memory, "" when nobody does or nobody knows.
+    ``name`` is how people call it, ``model`` the product, ``words`` where the total comes from.
+    ``holders`` are who holds memory. "" for what is not known.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Card:
     used: int | None = None
     words: str = ""
     holders: str = ""
+    model: str = ""
 
 
 def memory_of(text: str) -> int:

@@ -7,7 +7,7 @@ what follows from it, are told as "at most".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from watchdog.command_line import EngineCommand
@@ -18,12 +18,13 @@ from watchdog.preflight.length import Length, length_of
 from watchdog.preflight.loaded import Loaded, loaded_of
 from watchdog.preflight.model import Model, model_of
 from watchdog.preflight.report import Figure, Report, Verdict
-from watchdog.preflight.shape import ShapeError, shape_of
+from watchdog.preflight.shape import Shape, ShapeError, attention_heads, shape_of
 from watchdog.preflight.wishes import DEFAULT_SHARE, Wishes, wishes_of
 from watchdog.preflight.words import number, plural, size
 
 _OLD_SHARE = 0.9
 """The default of vLLM up to 0.18: a start that might work is not called impossible."""
+_CHUNKS = "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE"
 _BESIDES = 4 << 30
 """With less than this beyond one request of full length it is tight: activations, CUDA's context
 and graphs took 0.3 GiB with a tiny model on an H200, and take some GiB with large ones."""
@@ -31,10 +32,10 @@ and graphs took 0.3 GiB with a tiny model on an H200, and take some GiB with lar
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What has been found so far. ``total`` is the memory of the smallest card, None if unknown."""
+    """What has been found so far. ``card`` is the smallest one, None when no memory is known."""
 
     wishes: Wishes
-    total: int | None
+    card: Card | None
     figures: list[Figure] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -43,6 +44,16 @@ class _Sheet:
         self, name: str, value: float | None, unit: str, words: str, *, at_most: bool = False
     ) -> None:
         self.figures.append(Figure(name, value, unit, words, at_most))
+
+    @property
+    def total(self) -> int | None:
+        """The memory of the smallest card, None if unknown."""
+        return None if self.card is None else self.card.total
+
+    @property
+    def defaults(self) -> cache.Defaults:
+        """What vLLM takes on such a card."""
+        return cache.defaults_of(self.total, "" if self.card is None else self.card.model)
 
     @property
     def is_open(self) -> bool:
@@ -65,16 +76,17 @@ def preflight(
     model = model_of(said, wishes, environment, cwd)
     known = [card for card in cards if card.total is not None]
     card = min(known, key=lambda one: one.total or 0, default=None)
-    sheet = _Sheet(wishes, card.total if card is not None else None)
+    sheet = _Sheet(wishes, card)
     sheet.problems.extend((*wishes.unread, *model.problems))
     sheet.warnings.extend((*model.notes, *wishes.notes))
     loaded = _weights(sheet, model, said)
     _enough(sheet, said, cards)
-    share = _share(sheet, card)
+    share = _share(sheet)
     _free(sheet, cards)
     room = _room(sheet, share, loaded)
-    plan = _plan(sheet, model, said)
+    plan = _plan(sheet, model, said, environment)
     verdict = _cache(sheet, plan, _length(sheet, model, environment), room)
+    verdict = _held(sheet, plan, loaded, verdict)
     if loaded is None and verdict is not Verdict.TOO_LARGE:
         verdict = Verdict.NOT_COMPUTED
     return Report(
@@ -104,15 +116,22 @@ def _length(sheet: _Sheet, model: Model, environment: Mapping[str, str]) -> Leng
     return length
 
 
-def _plan(sheet: _Sheet, model: Model, said: EngineCommand) -> Plan | None:
+def _plan(
+    sheet: _Sheet, model: Model, said: EngineCommand, environment: Mapping[str, str]
+) -> Plan | None:
     name = "KV cache a token"
     if model.config is None:
         sheet.add(name, None, "bytes", model.away or "no configuration")
         return None
     ranks = (said.tensor_parallel, said.pipeline_parallel)
+    heads = attention_heads(model.config)
+    if heads % ranks[0]:
+        sheet.problems.append(
+            f"its {heads} attention heads cannot be dealt to {ranks[0]} tensor ranks"
+        )
     try:
-        shape = shape_of(model.config, windows=sheet.wishes.windows)
-        plan = cache.plan_of(shape, model.config, sheet.wishes, ranks, sheet.total)
+        shape = _as_told(shape_of(model.config, windows=sheet.wishes.windows), environment)
+        plan = cache.plan_of(shape, model.config, sheet.wishes, ranks, sheet.defaults)
     except ShapeError as error:
         sheet.add(name, None, "bytes", str(error))
         return None
@@ -120,8 +139,18 @@ def _plan(sheet: _Sheet, model: Model, said: EngineCommand) -> Plan | None:
     return plan
 
 
-def _share(sheet: _Sheet, card: Card | None) -> int | None:
+def _as_told(shape: Shape, environment: Mapping[str, str]) -> Shape:
+    """What vLLM makes of it by its environment. Raises ShapeError."""
+    if shape.latent and environment.get("VLLM_MLA_DISABLE", "0") != "0":
+        raise ShapeError("VLLM_MLA_DISABLE has it keep whole heads, whose size is not known here")
+    if shape.chunked and environment.get(_CHUNKS, "1") == "0":
+        return replace(shape, layers=shape.whole)
+    return shape
+
+
+def _share(sheet: _Sheet) -> int | None:
     """What vLLM takes for itself of the smallest card."""
+    card = sheet.card
     if card is None or card.total is None:
         why = "no GPU is known here; --memory 80GiB stands in for one"
         sheet.add("memory of a card", None, "bytes", why)
@@ -180,7 +209,7 @@ def _room(sheet: _Sheet, share: int | None, loaded: Loaded | None) -> int | None
         missing = "the weights are" if share is not None else "the memory of a card is"
         sheet.add(name, None, "bytes", f"{missing} not known")
         return None
-    if share <= loaded.least:
+    if sheet.is_open and share <= loaded.least:  # blocks that are set are taken without a look
         sheet.problems.append(
             f"the weights alone take {size(loaded.least)} ({loaded.words}) of vLLM's share of"
             f" {size(share)}"
@@ -219,8 +248,8 @@ def _concurrency(sheet: _Sheet, blocks: int, needed: int, tokens: int) -> None:
     words = f"{number(round(ratio, 2))} requests x {number(tokens)}"
     sheet.add("KV cache size", int(ratio * tokens), "tokens", words, at_most=sheet.is_open)
     told = sheet.wishes.sequences
-    why = "--max-num-seqs" if told else "--max-num-seqs by default"
-    most = told or cache.default_sequences(sheet.total)
+    why = "--max-num-seqs" if told else f"--max-num-seqs by default{sheet.defaults.words}"
+    most = told or sheet.defaults.sequences
     sheet.add("run at the same time", most, "requests", f"{why}; others wait")
 
 
@@ -236,6 +265,9 @@ def _judged(sheet: _Sheet, plan: Plan, tokens: int, blocks: int) -> Verdict:
             f" {size(pool)}{fits}"
         )
         return Verdict.TOO_LARGE
+    if longest and fitted:
+        words = f"what {size(pool)} serve of the model's own {number(tokens)}"
+        sheet.add("length that fits", longest, "tokens", words, at_most=sheet.is_open)
     if sheet.is_open and not fitted and pool - needed < _BESIDES:
         sheet.warnings.append(
             f"tight: {size(pool - needed)} are left beside the weights and one request of full"
@@ -243,3 +275,19 @@ def _judged(sheet: _Sheet, plan: Plan, tokens: int, blocks: int) -> Verdict:
         )
         return Verdict.TIGHT
     return Verdict.FITS
+
+
+def _held(sheet: _Sheet, plan: Plan | None, loaded: Loaded | None, verdict: Verdict) -> Verdict:
+    """A cache whose size the command sets lies beside the weights, whatever the share."""
+    amount, why = sheet.wishes.cache_bytes, "--kv-cache-memory-bytes"
+    if sheet.wishes.blocks is not None and plan is not None:
+        amount, why = sheet.wishes.blocks * plan.block_bytes, "--num-gpu-blocks-override"
+    if amount is None or loaded is None or sheet.total is None:
+        return verdict
+    if loaded.least + amount <= sheet.total:
+        return verdict
+    sheet.problems.append(
+        f"the weights take {size(loaded.least)} and {why} {size(amount)}, and a card has"
+        f" {size(sheet.total)}"
+    )
+    return Verdict.TOO_LARGE

@@ -31,13 +31,15 @@ class _Tensor(msgspec.Struct, frozen=True):
 class Header:
     """``length`` is what the whole file must have, in bytes; ``types`` are bytes by type name.
 
-    ``layers`` are bytes by the number of the layer, of tensors that are of one. ``read`` counts the
-    bytes that were read. ``broken`` says in words why it cannot be one.
+    ``layers`` are bytes by the number of the layer, of tensors that are of one; ``output`` bytes of
+    the output layer. ``read`` counts the bytes that were read. ``broken`` says in words why it
+    cannot be one.
     """
 
     length: int = 0
     types: Counter[str] = field(default_factory=Counter)
     layers: Counter[int] = field(default_factory=Counter)
+    output: int = 0
     read: int = 0
     broken: str = ""
 
@@ -77,7 +79,7 @@ def _parsed(text: bytes) -> Header:
         return Header(read=len(text), broken="its header cannot be read")
     types: Counter[str] = Counter()
     layers: Counter[int] = Counter()
-    end = 0
+    end = output = 0
     for name, tensor in tensors.items():
         begin, stop = tensor.data_offsets
         if not 0 <= begin <= stop:
@@ -86,7 +88,9 @@ def _parsed(text: bytes) -> Header:
         end = max(end, stop)
         if (match := _LAYER.search(name)) is not None:
             layers[int(match[1])] += stop - begin
-    return Header(_PREFIX + len(text) + end, types, layers, len(text))
+        if name.endswith("lm_head.weight"):
+            output += stop - begin
+    return Header(_PREFIX + len(text) + end, types, layers, output, len(text))
 
 
 def total_size(index: Any) -> int | None:  # noqa: ANN401 - whatever the file holds

@@ -47,13 +47,13 @@ _RECURRENT = (
     *("full_attention_interval", "linear_attn_config", "linear_num_value_heads", "ssm_cfg"),
     *("mamba_d_state", "state_size", "mamba_d_ssm"),
 )
-_SHARED = ("num_kv_shared_layers", "global_head_dim", "index_topk", "compress_ratios")
+_SHARED = ("num_kv_shared_layers", "global_head_dim", "index_topk", "compress_ratios", "use_cla")
 """Layers that keep what others keep, or more than their heads."""
 _QWEN = frozenset(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "qwen3_vl_moe_text"))
 _QWEN_VL = frozenset(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"))
 _ALTERNATE = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
 """Every so many layers one looks at everything, when the configuration does not list them."""
-_LISTED_ONLY = frozenset(("olmo3", "exaone4", "llama4_text"))
+_LISTED_ONLY = frozenset(("olmo3", "exaone4"))
 _HEAD_SIZES = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), 256),
     **dict.fromkeys(("qwen3", "qwen3_vl_text", "qwen3_vl_moe_text", "glm", "glm4"), 128),
@@ -84,6 +84,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 }
 """What nested configurations leave out, because the classes of transformers have it."""
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
 _KV_HEADS = (
     *("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num"),
     "num_attention_groups",
@@ -92,18 +93,21 @@ _KV_HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """``count`` layers of one kind. ``window`` counts tokens, None for all of them."""
+    """``count`` layers of one kind. ``window`` counts tokens, None for all of them.
+
+    With ``chunked`` it does not slide: each chunk of so many tokens looks at itself.
+    """
 
     count: int
     window: int | None = None
+    chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What is kept. With ``latent`` the one vector has ``key_size`` numbers and no value.
 
-    ``experts`` is their number, 0 without. ``together`` when vLLM keeps everything of every layer,
-    whatever it looks at.
+    ``experts`` is their number, 0 without.
     """
 
     layers: tuple[Layers, ...]
@@ -112,12 +116,16 @@ class Shape:
     value_size: int
     latent: bool = False
     experts: int = 0
-    together: bool = False
 
     @property
-    def depth(self) -> int:
-        """How many layers keep something."""
-        return sum(one.count for one in self.layers)
+    def whole(self) -> tuple[Layers, ...]:
+        """The layers when every one of them keeps everything, whatever it looks at."""
+        return (Layers(sum(one.count for one in self.layers)),)
+
+    @property
+    def chunked(self) -> bool:
+        """Whether some layers look at chunks."""
+        return any(one.chunked for one in self.layers)
 
 
 class ShapeError(ValueError):
@@ -142,19 +150,26 @@ def shape_of(config: Mapping[str, Any], *, windows: bool = True) -> Shape:
     if kind in _LATENT:
         return _latent(text)
     told = {**DEFAULTS.get(kind, {}), **{k: v for k, v in text.items() if v is not None}}
-    heads = _count(told, "num_attention_heads", "n_head", "n_heads")
+    if "attention_chunk_size" in text:
+        told["attention_chunk_size"] = text["attention_chunk_size"]
+    heads = _count(told, *_HEADS)
     depth = _count(told, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
     key = _head_size(kind, told, heads)
     value = told.get("v_head_dim")
-    layers, together = _layers(kind, told, depth)
     return Shape(
-        layers=layers if windows else (Layers(depth),),
+        layers=_layers(kind, told, depth) if windows or kind == _CHUNKED else (Layers(depth),),
         kv_heads=_kv_heads(kind, told, heads),
         key_size=key,
         value_size=value if _is_count(value) else key,
         experts=_experts(told),
-        together=together,
     )
+
+
+def attention_heads(config: Mapping[str, Any]) -> int:
+    """Of the language model, 0 when its configuration does not tell."""
+    text = text_of(config)
+    told = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
+    return next((value for name in _HEADS if _is_count(value := told.get(name))), 0)
 
 
 def _refuse(kind: str, text: Mapping[str, Any]) -> None:
@@ -170,12 +185,16 @@ def _refuse(kind: str, text: Mapping[str, Any]) -> None:
     shared = next((name for name in _SHARED if text.get(name)), "")
     if shared:
         raise ShapeError(f"its layers keep different things ({shared})")
-    odd = [str(k) for k in kinds if k not in _KINDS] if isinstance(kinds, list) else []
+    read = kinds if isinstance(kinds, list) and kind != _CHUNKED else []
+    odd = [str(k) for k in read if k not in _KINDS]
     if odd:
         raise ShapeError(f"it has layers of a kind not known here ({odd[0][:60]!r})")
 
 
-_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+_KINDS = ("full_attention", "sliding_attention")
+_CHUNKED = "llama4_text"
+_CHUNK, _CHUNKS_UNTIL = 8192, 4
+"""Tokens of a chunk, and every so many layers one looks at everything, by default."""
 
 
 def _latent(text: Mapping[str, Any]) -> Shape:
@@ -229,18 +248,19 @@ def _experts(text: Mapping[str, Any]) -> int:
     return next((v for name in _EXPERTS if _is_count(v := text.get(name))), 0)
 
 
-def _layers(kind: str, text: Mapping[str, Any], depth: int) -> tuple[tuple[Layers, ...], bool]:
-    """The layers by window; and whether they keep everything all the same."""
+def _layers(kind: str, text: Mapping[str, Any], depth: int) -> tuple[Layers, ...]:
+    """The layers by window."""
+    if kind == _CHUNKED:
+        return _chunked(text, depth)
     kinds = text.get("layer_types")
     window = text.get("sliding_window")
     listed: Sequence[Any] = kinds if isinstance(kinds, list) else ()
-    together = "chunked_attention" in listed or kind == "llama4_text"
     if kind in _QWEN | _QWEN_VL and not text.get("use_sliding_window"):
-        return (Layers(depth),), together
+        return (Layers(depth),)
     if not _is_count(window):
         if "sliding_attention" in listed:
             raise ShapeError("it has sliding layers and no sliding_window")
-        return (Layers(depth),), together
+        return (Layers(depth),)
     size = window + (kind == "cohere2")
     if listed:
         if len(listed) != depth:
@@ -252,8 +272,27 @@ def _layers(kind: str, text: Mapping[str, Any], depth: int) -> tuple[tuple[Layer
         raise ShapeError("its configuration does not say which layers have the sliding window")
     else:
         sliding = depth
-    found = (Layers(depth - sliding), Layers(sliding, size))
-    return tuple(one for one in found if one.count), together
+    return _present(Layers(depth - sliding), Layers(sliding, size))
+
+
+def _present(*layers: Layers) -> tuple[Layers, ...]:
+    return tuple(one for one in layers if one.count)
+
+
+def _chunked(text: Mapping[str, Any], depth: int) -> tuple[Layers, ...]:
+    """Layers without rope look at everything; ``layer_types`` is not what vLLM goes by."""
+    chunk = text.get("attention_chunk_size", _CHUNK)
+    if not _is_count(chunk):
+        return (Layers(depth),)
+    ropes = text.get("no_rope_layers")
+    if isinstance(ropes, list) and ropes:
+        if len(ropes) != depth:
+            raise ShapeError(f"no_rope_layers lists {len(ropes)} of {depth} layers")
+        whole = sum(one == 0 for one in ropes)
+    else:
+        every = text.get("no_rope_layer_interval")
+        whole = depth // (every if _is_count(every) else _CHUNKS_UNTIL)
+    return _present(Layers(whole), Layers(depth - whole, chunk, chunked=True))
 
 
 def _wide(kind: str, text: Mapping[str, Any], depth: int) -> int:

@@ -40,8 +40,8 @@ class Weights:
     """``bytes`` of all tensors (of the files where those are not known), ``how`` in words.
 
     ``types`` are bytes by the name of their type as safetensors writes it, ``layers`` bytes by
-    number of the layer; both empty when not known. ``missing`` names files that are not there, ""
-    for none; ``problems`` are about those that are.
+    number of the layer; both empty when not known. ``output`` are bytes of the output layer.
+    ``missing`` names files that are not there, "" for none; ``problems`` are about those that are.
     """
 
     bytes: int
@@ -49,6 +49,7 @@ class Weights:
     files: int = 1
     types: Counter[str] = field(default_factory=Counter)
     layers: Counter[int] = field(default_factory=Counter)
+    output: int = 0
     missing: str = ""
     problems: tuple[str, ...] = ()
 
@@ -115,7 +116,7 @@ def _indexed(folder: Path, name: str) -> Weights | None:
 
 
 def _counted(folder: Path, files: Sequence[str], how: str) -> Weights:
-    amount, room = 0, _MOST_HEADERS
+    amount, output, room = 0, 0, _MOST_HEADERS
     types: Counter[str] = Counter()
     layers: Counter[int] = Counter()
     missing: list[str] = []
@@ -130,6 +131,7 @@ def _counted(folder: Path, files: Sequence[str], how: str) -> Weights:
             room -= read.read
             types += read.types
             layers += read.layers
+            output += read.output
             broken.extend(_wrong(name, read, found.st_size))
         amount += sum(read.types.values()) if read is not None and read.types else found.st_size
     return Weights(
@@ -138,6 +140,7 @@ def _counted(folder: Path, files: Sequence[str], how: str) -> Weights:
         files=len(files),
         types=types,
         layers=layers,
+        output=output,
         missing=_missing(missing),
         problems=tuple(_problems(broken)),
     )

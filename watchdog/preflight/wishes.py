@@ -16,6 +16,8 @@ DEFAULT_SHARE = 0.92
 """``--gpu-memory-utilization`` without a flag since vLLM 0.25; 0.9 up to 0.18."""
 _GIB = 1 << 30
 _AUTO = frozenset({"auto", "-1"})
+_FALSE = frozenset({"false", "no", "off"})
+"""How YAML writes it."""
 _INTEGER = re.compile(r"([0-9]{1,15})(\.[0-9]{1,6})?([kKmMgGtT]?)")
 _JSON_LIMIT = 1 << 16
 
@@ -72,13 +74,13 @@ def wishes_of(said: EngineCommand) -> Wishes:
         blocks=read.integer("num-gpu-blocks-override") or None,
         sequences=read.integer("max-num-seqs") or None,
         batched=read.integer("max-num-batched-tokens") or None,
-        hybrid="disable-hybrid-kv-cache-manager" not in flags,
-        windows="disable-sliding-window" not in flags,
+        hybrid=not read.on("disable-hybrid-kv-cache-manager"),
+        windows=not read.on("disable-sliding-window"),
         drafts=any(map(_is_draft, flags)),
-        synchronous="no-async-scheduling" in flags,
+        synchronous=read.on("no-async-scheduling") or read.off("async-scheduling"),
         overrides=overrides,
         unread=tuple(read.unread),
-        notes=tuple(_notes(flags)),
+        notes=tuple(_notes(flags, read)),
     )
 
 
@@ -89,6 +91,14 @@ class _Flags:
 
     def one(self, name: str) -> str:
         return (self._flags.get(name) or ("",))[0].strip()
+
+    def on(self, name: str) -> bool:
+        """Whether it is given; a ``--config`` file may have it as false."""
+        return name in self._flags and not self.off(name)
+
+    def off(self, name: str) -> bool:
+        """Whether a ``--config`` file has it as false."""
+        return self.one(name).lower() in _FALSE
 
     def integer(self, name: str) -> int | None:
         """``k`` is 1000 and ``K`` 1024; the latter takes no decimals."""
@@ -164,12 +174,10 @@ def _is_draft(name: str) -> bool:
     return name.partition(".")[0] == "speculative-config"
 
 
-def _notes(flags: Mapping[str, object]) -> Iterator[str]:
-    if any(
-        name == "speculative-config" or name.startswith("speculative-config.") for name in flags
-    ):
+def _notes(flags: Mapping[str, object], read: _Flags) -> Iterator[str]:
+    if any(map(_is_draft, flags)):
         yield "the draft model of --speculative-config is not counted"
-    if "enable-lora" in flags:
+    if read.on("enable-lora"):
         yield "the adapters of --enable-lora are not counted"
     if any(name in flags for name in ("decode-context-parallel-size", "-dcp")):
         yield "--decode-context-parallel-size is not counted: more tokens fit than said here"
