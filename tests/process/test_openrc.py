@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.test_runit import (
+from tests.support.reloads import READY
+from tests.support.services import (
     Service,
     configured,
     defaults,
@@ -30,7 +31,6 @@ from tests.process.test_runit import (
     went_in_order,
     written,
 )
-from tests.support.reloads import READY
 from tests.support.simulated import ROOT, alive, free_port, until
 from watchdog.daemon.wiring import longest_stop, outer_limit
 from watchdog.supervisor.ladder import StopSettings

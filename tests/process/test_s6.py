@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.test_runit import (
+from tests.support.reloads import READY
+from tests.support.services import (
     Service,
     as_games,
     became_games,
@@ -23,7 +24,6 @@ from tests.process.test_runit import (
     went_in_order,
     written,
 )
-from tests.support.reloads import READY
 from tests.support.simulated import ROOT, free_port, until
 from watchdog.supervisor.lock import lock_directory
 
