@@ -14,7 +14,8 @@ SEEDS ?= 50
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
 TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus amtool:prometheus-alertmanager /usr/sbin/nginx:nginx \
-    chromium:chromium /usr/share/fonts/truetype/dejavu:fonts-dejavu-core
+    chromium:chromium /usr/share/fonts/truetype/dejavu:fonts-dejavu-core runsv:runit s6-supervise:s6 shellcheck:shellcheck \
+    setpriv:util-linux unshare:util-linux mount:mount useradd:passwd
 
 .PHONY: help
 help: ## Show this list

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePath
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from watchdog import procfs
 from watchdog.contracts import Box, EngineTarget, Owner, ProbeSpec, ProcessInfo, SampleSpec
 from watchdog.core.model import Sampled, Seconds, SubjectKind, Unread, engine_subject
+from watchdog.programs import runs
 
 _MARK = "VLLM_WATCHDOG_GENERATION"
 """In the environment of whatever a watchdog has started."""
-_WITH_VALUE = frozenset({"-X", "-W"})
-"""Options of the Python interpreter whose value is the next word."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,8 +39,8 @@ class EnginePort:
 
     def _told(self) -> Iterator[Sampled]:
         for target in self._box.engines():
-            found = "" if _has_leader(target) else self._foreigner(target)
-            if found and _has_leader(target):  # a start came while we looked
+            found = "" if _has_port(target) else self._foreigner(target)
+            if found and _has_port(target):  # a start came while we looked
                 found = ""
             if found is not None:
                 subject, labels = engine_subject(target.name), (("engine", target.name),)
@@ -79,41 +77,10 @@ class EnginePort:
         return f"{what}; its parent is {who}"
 
 
-def _has_leader(target: EngineTarget) -> bool:
-    return target.look().leader is not None
-
-
-def runs(argv: Sequence[str], command: Sequence[str]) -> bool:
-    """Whether ``argv`` is the program that ``command`` starts, behind whatever wraps it there.
-
-    A title in the place of the arguments is no program that a command names.
-    """
-    program = _program(argv)
-    words = {PurePath(word).name for part in command for word in part.split()}
-    return bool(program) and (program in words or (_is_vllm(program) and any(map(_is_vllm, words))))
-
-
-def _is_vllm(program: str) -> bool:
-    """``vllm``, or one of its modules that serve as well."""
-    return program.partition(".")[0] == "vllm"
-
-
-def _program(argv: Sequence[str]) -> str:
-    """``vllm`` of ``python3 /opt/bin/vllm serve``, the module of ``python3 -m MODULE``."""
-    words = iter(argv)
-    first = PurePath(next(words, "")).name
-    if not first.startswith("python"):
-        return first
-    for word in words:
-        if word == "-m":
-            return next(words, "")
-        if word in _WITH_VALUE:
-            next(words, "")
-        elif not word.startswith("-"):
-            return PurePath(word).name
-        elif word.endswith("c") and not word.startswith("--"):
-            return ""  # a text is no name
-    return ""
+def _has_port(target: EngineTarget) -> bool:
+    """Whether the port is its own: it has a leader, or somebody else is meant to start it."""
+    look = target.look()
+    return look.attached or look.leader is not None
 
 
 def _build(_: Settings, box: Box) -> EnginePort:

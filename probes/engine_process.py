@@ -7,8 +7,17 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from watchdog.contracts import EngineTarget, ProbeSpec, ProcessInfo, SampleSpec
-from watchdog.core.model import Sampled, Seconds, SubjectKind, Unread, Value, engine_subject
+from watchdog.core.model import (
+    ProcessState,
+    Sampled,
+    Seconds,
+    SubjectKind,
+    Unread,
+    Value,
+    engine_subject,
+)
 
+_LIVE = frozenset({ProcessState.STARTING, ProcessState.RUNNING})
 _COMM_LENGTH = 15
 """The kernel cuts the name of a process there: ``VLLM::EngineCore`` reads ``VLLM::EngineCor``."""
 
@@ -36,8 +45,13 @@ class EngineProcess:
         self._spent = {True: 0.0, False: 0.0}
 
     def read(self, deadline: Seconds) -> Iterable[Sampled | Unread]:  # noqa: ARG002 - /proc does not wait
-        """Zeros when nothing lives: that is a fact about the engine, no trouble of the probe."""
+        """Zeros when nothing lives: that is a fact about the engine, no trouble of the probe.
+
+        Nothing of an attached engine that is there and out of sight.
+        """
         look = self._target.look()
+        if look.attached and look.leader is None and look.state in _LIVE:
+            return []
         living = [p for p in self._target.processes() if _lives(p)]
         if look.generation != self._generation:
             self._generation, self._seen, self._spent = look.generation, {}, {True: 0.0, False: 0.0}

@@ -107,6 +107,7 @@ class EngineLook:
     ready: bool = False
     progressed_at: Seconds | None = None
     sleeping: bool = False
+    attached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,3 +17,5 @@ class RunOptions:
     command: tuple[str, ...] = ()
     simulate: bool = False
     leave_on_exit: bool = False
+    attach: str | None = None
+    no_engine: bool = False

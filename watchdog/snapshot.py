@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from watchdog.core.model import Seconds
+from watchdog.core.model import Finding, Seconds, Subject
 from watchdog.core.state import State
 
 
@@ -41,9 +41,12 @@ class Point:
 class Snapshot:
     """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
 
+    ``budget`` is how many restarts each engine has left, of ``budgets``. ``logs`` are the paths of
+    the engines' logs. ``outranked`` are findings, by rule and subject, that say the same as a
+    louder one, with that other one. ``state_dir`` is "" where commands find us without it.
     ``waiting`` is what starts wait for, by engine; ``recent`` the last ten minutes of each card,
     by the name of its subject, the oldest point first. ``bundles`` are the directories with the
-    evidence of each incident.
+    evidence of each incident. ``lacks`` says what this daemon cannot keep or see where it runs.
     ``lines_lost`` of the log, ``events_lost`` of the recording and ``inbox_depth`` are None when
     nobody counts them.
     """
@@ -56,10 +59,15 @@ class Snapshot:
     pids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     budget: Mapping[str, int] = field(default_factory=dict)
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    logs: Mapping[str, str] = field(default_factory=dict)
+    outranked: Mapping[tuple[str, Subject], Finding] = field(default_factory=dict)
+    state_dir: str = ""
     waiting: Mapping[str, str] = field(default_factory=dict)
     probes: Mapping[str, ProbeStats] = field(default_factory=dict)
     recent: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
     bundles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
     lines_lost: int | None = None
     events_lost: int | None = None
     inbox_depth: int | None = None

@@ -21,6 +21,7 @@ _FAILURES = f"{_RESTRAINT}test_no_row_of_failures_breaks_a_budget"
 _DEFAULTS = f"{_RESTRAINT}test_the_default_rules_keep_all_laws"
 _UNKILLABLE = "tests/laws/test_failure_laws.py::test_unkillable_stays_so_until_a_person_acts"
 _DAYS = "tests/laws/test_days.py::"
+_ATTACHED = "tests/laws/test_attached_laws.py::"
 
 POLICY = (
     Mutant(
@@ -66,10 +67,26 @@ POLICY = (
     Mutant(
         "observe-acts",
         "policy.py",
-        "if state.mode is not Mode.ACT or finding.mode is not Mode.ACT:",
-        "if finding.mode is not Mode.ACT:",
+        "if state.mode is not Mode.ACT or finding.mode is not Mode.ACT or is_only_told(engine):",
+        "if finding.mode is not Mode.ACT or is_only_told(engine):",
         "a watchdog that should only look restarts engines",
         f"{_LAWS}test_observe_never_acts_at_all",
+    ),
+    Mutant(
+        "attached-acts",
+        "policy.py",
+        "return engine.settings.attach is Attach.REPORT",
+        "return False",
+        "a watchdog that was to tell only restarts an engine of somebody else",
+        f"{_ATTACHED}test_a_reported_engine_is_never_acted_upon",
+    ),
+    Mutant(
+        "attached-ends-with-us",
+        "commands.py",
+        "return verb is Verb.SHUTDOWN and engine.settings.attach is not None",
+        "return False",
+        "an upgrade of a sidecar ends the engine beside it",
+        f"{_ATTACHED}test_no_attached_engine_ends_with_us",
     ),
     Mutant(
         "any-old-look-will-do",

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from probes.engine_port import EnginePort, runs
+from probes.engine_port import EnginePort
 from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.engines import Engines, Target, errors
 from tests.support.simulated import ROOT, alive, free_port, session_members, until
 from watchdog.contracts import Endpoint, EngineLook, Owned, Owner
 from watchdog.core.model import ProcessState, Sampled
+from watchdog.programs import runs
 
 RULE = '[[rule]]\nname = "foreign-manager"\nclear_for = "2s"\n'
 READY = 120.0

@@ -18,6 +18,7 @@ from tests.support.services import (
     configured,
     defaults,
     example_has,
+    open_tmp,
     outlives_its_keepers,
     settings,
     went_in_order,
@@ -25,6 +26,8 @@ from tests.support.services import (
 )
 from tests.support.simulated import ROOT, free_port, until
 from watchdog.supervisor.lock import lock_directory
+
+__all__ = ["open_tmp"]
 
 
 @contextlib.contextmanager

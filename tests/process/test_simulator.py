@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from probes.engine_metrics import parse
 from tests.support.simulated import ROOT, Simulated, alive, ended, simulated, stat_fields, until
 
 CORE, WORKER = "VLLM::EngineCore", "VLLM::Worker"
@@ -233,6 +235,18 @@ def test_metric_names_follow_the_release(generation: str, has: str, lacks: str) 
         names = {name.partition("{")[0] for name in engine.ready().metrics()}
         assert f"vllm:{has}" in names
         assert f"vllm:{lacks}" not in names
+
+
+@pytest.mark.parametrize("name", ["a\nb", 'a"b', "a\\b", "a\\nb", 'a\\",b="c'])
+def test_a_hostile_name_breaks_no_page(name: str) -> None:
+    """FACT: it stands in the labels as prometheus_client writes it, and the counters are read."""
+    with simulated("--served-model-name", name) as engine:
+        page = engine.ready().call("/metrics")[1].decode()
+        found = [one for family in text_string_to_metric_families(page) for one in family.samples]
+        named = {one.labels["model_name"] for one in found if one.name.startswith("vllm:")}
+        assert named == {name}
+        sums, _ = parse(page.encode())
+        assert sums["progress"]["0"] == 0
 
 
 def test_data_parallel_engines_have_labels() -> None:

@@ -13,6 +13,7 @@ from watchdog.core import views
 from watchdog.core.engine import firing
 from watchdog.core.model import (
     Cause,
+    EngineSpawned,
     Event,
     ProcessState,
     Reading,
@@ -23,6 +24,7 @@ from watchdog.core.model import (
     Verb,
     engine_subject,
 )
+from watchdog.core.state import Attach, EngineSettings, EngineState, State
 
 Moment = Reading | Event | Callable[[Story], object]
 """Something is read, or happens, at its own time."""
@@ -115,7 +117,20 @@ def _port(at: Seconds, foreign: str) -> Reading:
     return Reading("engine_port", at, 0.0, (sample,))
 
 
+def _attached() -> Story:
+    """An engine that somebody else starts, and has not started yet."""
+    return Story(State({NAME: EngineState(EngineSettings(NAME, attach=Attach.REPORT))}))
+
+
 ENGINE_TALES = (
+    Tale(
+        "engine-absent",
+        begin=_attached,
+        fires=tuple(Tick(at) for at in times(0.0, 300.0, 1.0)),
+        clears=(EngineSpawned(301.0, NAME, NEXT, 7, Cause.UNKNOWN, adopted=True),),
+        unseen=(Tick(0.0), Tick(299.0)),
+        still=(Tick(301.0), Tick(900.0)),
+    ),
     Tale(
         "engine-down",
         begin=Story,

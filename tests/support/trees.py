@@ -60,7 +60,8 @@ class Supervision:
     @property
     def pid(self) -> int:
         """The leader that was spawned last."""
-        return [event.pid for event in self.events if isinstance(event, EngineSpawned)][-1]
+        pids = [event.pid for event in self.events if isinstance(event, EngineSpawned)]
+        return pids[-1] or 0
 
     def exits(self) -> list[EngineExited]:
         """The exits reported so far."""

@@ -60,6 +60,20 @@ def test_detection_counts_from_the_first_overdue_completion() -> None:
     assert (incident.began_at, incident.opened_at, incident.decided_at) == (20.0, 26.0, 26.0)
 
 
+def test_what_holds_an_action_is_no_part_of_the_detection() -> None:
+    """FACT: the time is that of the first decision, a hold too, and no later act changes it."""
+    story = serving()
+    story.command(Verb.PAUSE, 1.0)
+    story.exited(10.0)
+    story.tick(11.0)
+    (incident,) = story.state.incidents
+    assert (incident.opened_at, incident.decided_at, incident.actions) == (10.0, 10.0, ())
+    story.command(Verb.RESUME, 500.0)
+    story.tick(501.0)
+    (incident,) = story.state.incidents
+    assert (incident.decided_at, incident.actions) == (10.0, ("restart_engine",))
+
+
 def test_a_person_who_stops_the_engine_ends_the_incident() -> None:
     """Its outcome is the operator's."""
     story = restarting()

@@ -338,3 +338,42 @@ def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"^expected a size") as caught:
         memory_of(text)
     assert str(caught.value).isprintable()
+
+
+def test_of_incomplete_weights_nothing_is_computed(tmp_path: Path) -> None:
+    """FACT: neither a verdict nor a number comes from weights that are not there, or broken."""
+    path = model(tmp_path / "m")
+    file = path / "model.safetensors"
+    for content in (b"123456789", bytes(100_000)):
+        file.write_bytes(content)
+        _nothing(report(path, "", card()))
+    file.unlink()
+    index = path / "model.safetensors.index.json"
+    for name in ("a.safetensors", "../../../etc/passwd"):
+        named = {"metadata": {"total_size": "lots"}, "weight_map": {"w": name}}
+        index.write_text(json.dumps(named))
+        _nothing(report(path, "", card()))
+        _nothing(report(path, "--kv-cache-memory-bytes 40G", card()))
+
+
+def _nothing(found: Report) -> None:
+    assert (found.verdict, found.why) == (Verdict.NOT_COMPUTED, "the weights are incomplete")
+    assert found.problems
+    (told,) = [figure for figure in found.figures if figure.name == "weights"]
+    assert (told.value, told.arithmetic) == (None, "the weights are incomplete")
+    assert not {"weights on a card"} & {figure.name for figure in found.figures}
+
+
+def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
+    """FACT: whatever the architecture, a model without heads and size is a problem by its keys."""
+    told = {"num_attention_heads": 0, "hidden_size": -5, "num_hidden_layers": "x" * 99}
+    for kind in ("llama", "nobody-knows-it"):
+        found = report(model(tmp_path / kind, GIB, **{**told, "model_type": kind}), "", card())
+        assert [line.partition(" in its")[0] for line in found.problems] == [
+            "num_attention_heads is 0",
+            "hidden_size is -5",
+            f"num_hidden_layers is '{'x' * 39}",
+        ]
+        assert found.verdict is Verdict.NOT_COMPUTED
+    hybrid = model(tmp_path / "h", model_type="mamba", num_attention_heads=0)
+    assert report(hybrid, "", card()).problems == ()

@@ -155,14 +155,26 @@ def test_a_pipe_hangs_nobody(tmp_path: Path) -> None:
     assert len(model(path).problems) == 2
 
 
-def test_an_index_of_another_world_is_passed_over(tmp_path: Path) -> None:
-    """FACT: names that lead out of the folder are not followed."""
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "a/../../b"])
+def test_a_path_that_leaves_the_folder_is_a_problem(tmp_path: Path, name: str) -> None:
+    """FACT: it is named, not followed, and with it nothing is known of the weights."""
     path = folder(tmp_path / "m")
     tensors(path / "model.safetensors")
-    indexed(path, ("../../etc/passwd", "/etc/passwd"), 1)
+    indexed(path, (name, "model.safetensors"), 1)
     found = model(path)
-    assert found.weights is not None
-    assert found.weights.how == "1 file *.safetensors"
+    outside = "model.safetensors.index.json names weights outside of the model's folder"
+    assert (found.problems, found.incomplete) == ((f"{outside}: {name}",), True)
+
+
+def test_files_without_weights_are_a_problem(tmp_path: Path) -> None:
+    """FACT: files of no bytes, and safetensors of no tensors, are no weights."""
+    path = folder(tmp_path / "m")
+    (path / "pytorch_model.bin").touch()
+    assert model(path).problems == ("pytorch_model.bin is empty",)
+    (path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    found = model(path)
+    assert found.problems == ("there are no weights in model.safetensors",)
+    assert found.incomplete
 
 
 def test_a_name_is_looked_up_in_the_cache(tmp_path: Path) -> None:
@@ -187,8 +199,10 @@ def test_what_a_cache_lacks_is_downloaded(tmp_path: Path) -> None:
     found = model("org/model", HF_HOME=str(tmp_path))
     expected = "1 file of weights missing: a.safetensors"
     assert (found.problems, found.notes) == ((), (f"{expected}: vLLM would download it",))
+    assert found.weights is not None
+    assert (found.weights.bytes, found.incomplete) == (GB, False)
     offline = model("org/model", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
-    assert (offline.problems, offline.notes) == ((expected,), ())
+    assert (offline.problems, offline.notes, offline.incomplete) == ((expected,), (), True)
 
 
 def test_a_name_that_is_not_here_is_said(tmp_path: Path) -> None:
@@ -253,6 +267,15 @@ def test_a_gguf_file_tells_its_shape(tmp_path: Path) -> None:
     assert found.config["num_key_value_heads"] == 8
     assert found.config["max_position_embeddings"] == 8192
     assert "only with a plug-in" in found.notes[0]
+
+
+def test_a_folder_of_gguf_files_needs_the_plug_in_too(tmp_path: Path) -> None:
+    """FACT: the note is the same as of a single file; other weights have none."""
+    path = folder(tmp_path / "m")
+    gguf_file(path / "m.gguf")
+    assert model(path).notes == model(path / "m.gguf").notes
+    tensors(path / "model.safetensors")
+    assert model(path).notes == ()
 
 
 def test_parts_of_a_gguf_model_belong_together(tmp_path: Path) -> None:

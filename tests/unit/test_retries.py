@@ -215,3 +215,8 @@ def test_what_healed_by_itself_gives_nothing_up() -> None:
         story.serve(float(at))
     story.exited(2000.0)
     assert [act.action for act in story.acts] == ["restart_engine"]
+
+
+def test_no_try_is_due_of_what_is_given_up() -> None:
+    """FACT: what a person must change has no next try, neither by its cause nor by the breaker."""
+    assert starts(restarting(), Cause.MODEL_MISSING).engine.retry_at is None

@@ -18,11 +18,14 @@ from watchdog.options import RunOptions
         "run -- vllm serve Qwen/Qwen3-0.6B --port 8000",
         "run --config watchdog.toml --mode observe",
         "run --simulate",
+        "run --attach report -- vllm serve --port 8000",
     ),
 )
 @click.option("--listen", metavar="HOST:PORT", help="Metrics and health (127.0.0.1:9909).")
 @click.option("--mode", type=click.Choice(["observe", "act"]), help="observe touches nothing.")
 @click.option("--simulate", is_flag=True, help="Supervise the embedded simulated engine.")
+@click.option("--attach", type=click.Choice(["report", "signal"]), help="COMMAND runs already.")
+@click.option("--no-engine", is_flag=True, help="Watch the box alone: GPUs and host.")
 @click.option("--on-exit", type=click.Choice(["stop", "leave"]), default="stop", show_default=True)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @common
@@ -30,6 +33,8 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
     listen: str | None,
     mode: str | None,
     simulate: bool,  # noqa: FBT001 - click calls by name
+    attach: str | None,
+    no_engine: bool,  # noqa: FBT001 - as above
     on_exit: str,
     command: tuple[str, ...],
     config: Path | None,
@@ -42,6 +47,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
 
     if simulate and command:
         raise click.UsageError("--simulate and a COMMAND exclude each other")
+    if no_engine and (simulate or command):
+        raise click.UsageError("--no-engine excludes a COMMAND and --simulate")
+    if attach and not command:
+        raise click.UsageError("--attach needs the COMMAND of the engine that somebody else starts")
     options = RunOptions(
         config=config,
         state_dir=state_dir,
@@ -50,5 +59,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
         command=command,
         simulate=simulate,
         leave_on_exit=on_exit == "leave",
+        attach=attach,
+        no_engine=no_engine,
     )
     sys.exit(daemon.run(options))

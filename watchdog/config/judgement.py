@@ -22,6 +22,7 @@ MOST_GPUS = 1024
 _LONGEST_PATTERN = 1000
 _OURS = frozenset({"lock", "control.sock", "recording", "evidence", "nginx-reload.log", "."})
 """Names below the state directory."""
+_OF_A_START = ("standby", "pre_start", "post_stop", "expect_log", "limits")
 _PART = re.compile(r"\.(?:[1-9]|part)$")
 """What rotation adds to the name of a log."""
 _LOG_PROBE = "engine_log"
@@ -99,6 +100,17 @@ def _engine(name: str, engine: EngineConfig) -> Iterator[str]:
         yield f"{path}.log_file: expected a file that is not the watchdog's own"
     yield from _hooks(path, engine)
     yield from _patterns(path, engine.expect_log)
+    yield from _attached(path, engine)
+
+
+def _attached(path: str, engine: EngineConfig) -> Iterator[str]:
+    """What is said about a start means nothing where somebody else makes it."""
+    if engine.attach is None:
+        return
+    plain = EngineConfig()
+    for key in _OF_A_START:
+        if getattr(engine, key) != getattr(plain, key):
+            yield f"{path}.{key}: expected none for an engine that is attached to"
 
 
 def _is_ours(file: PurePath) -> bool:

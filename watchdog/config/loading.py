@@ -23,6 +23,7 @@ from watchdog.config.settings import (
     ProbeConfig,
     default_probes,
 )
+from watchdog.core.state import Attach
 
 SIZE_LIMIT = 1 << 20
 """Bytes. A configuration is a few kB; this is somebody's log or a device."""
@@ -48,38 +49,39 @@ def load(
     path: Path | None,
     plug_ins: PlugIns,
     command: Sequence[str] = (),
+    attach: Attach | None = None,
 ) -> Config:
     """The configuration in ``path``, or the built-in one for None. Raises ConfigError.
 
-    ``command``, when not empty, replaces that of the engine ``main`` before anything is judged.
-    There may be no engine at all.
+    ``command``, when not empty, replaces that of the engine ``main`` before anything is judged, and
+    ``attach`` says that somebody else runs it. There may be no engine at all.
     """
     if path is None:
-        return with_command(_plain(plug_ins), command)
+        return with_command(_plain(plug_ins), command, attach)
     file = one_line(str(path))
     reader = Reader()
     config = _read(reader, _parse(file, _text(file, path)), plug_ins)
     config = msgspec.structs.replace(config, file=file)
-    config = _replaced(config, command) if command else config
+    config = _replaced(config, command, attach) if command else config
     _raise(file, [*reader.errors, *_not_implied(judgement.faults(config), reader.errors)])
     return config
 
 
-def with_command(config: Config, command: Sequence[str]) -> Config:
+def with_command(config: Config, command: Sequence[str], attach: Attach | None = None) -> Config:
     """``config`` with the engine ``main`` running ``command``; its other keys stay.
 
     Raises ConfigError when the command is unusable. An empty command changes nothing.
     """
     if not command:
         return config
-    config = _replaced(config, command)
+    config = _replaced(config, command, attach)
     _raise(config.file, tuple(judgement.faults(config)))
     return config
 
 
-def _replaced(config: Config, command: Sequence[str]) -> Config:
+def _replaced(config: Config, command: Sequence[str], attach: Attach | None) -> Config:
     main = config.engine.get("main") or EngineConfig(log_file=judgement.default_log_file("main"))
-    main = msgspec.structs.replace(main, command=tuple(command))
+    main = msgspec.structs.replace(main, command=tuple(command), attach=attach or main.attach)
     return msgspec.structs.replace(config, engine={**config.engine, "main": main})
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from watchdog.config.durations import Duration, PositiveDuration
 from watchdog.core.model import Cause, HoldReason, Mode, Severity, SubjectKind
-from watchdog.core.state import RETRIES, Budget, EngineSettings, PolicySettings
+from watchdog.core.state import RETRIES, Attach, Budget, EngineSettings, PolicySettings
 
 
 class OnGiveUp(StrEnum):
@@ -99,6 +99,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...] = ()
     """Program and arguments, no shell. Port, host, key and model are read from it."""
+    attach: Attach | None = None
+    """Somebody else starts this engine, with ``command``: a container, a unit, a person. It is
+    found by its port. ``report`` only tells; ``signal`` ends it when it hangs, for the other to
+    start it anew, as ``restart: always`` and the kubelet do. None: the watchdog starts it."""
     env: dict[str, str] = {}
     """Added to the inherited environment."""
     gpus: tuple[int | str, ...] | None = None
@@ -135,6 +139,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
             self.start_deadline,
             standby=self.standby,
             expects_log=bool(self.expect_log),
+            attach=self.attach,
         )
 
 

@@ -32,6 +32,8 @@ def _remains(state: State, engine: EngineState) -> str:
     """What is to be ended, in words; "" when nothing is, or nothing may be done."""
     if engine.in_flight or engine.pending is not None or not policy.is_given_up(engine):
         return ""
+    if policy.is_only_told(engine):
+        return ""
     if engine.process is ProcessState.STARTING and engine.failed_at is not None:
         why = "given up: its start hangs"
     elif engine.process is ProcessState.GIVEN_UP and _outlived(engine):

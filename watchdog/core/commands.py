@@ -18,7 +18,7 @@ from watchdog.core.model import (
     Seconds,
     Verb,
 )
-from watchdog.core.policy import forgiven
+from watchdog.core.policy import forgiven, is_only_told
 from watchdog.core.state import EngineState, State, StoppedBy
 
 _Done = tuple[State, tuple[Decision, ...], tuple[Record, ...]]
@@ -56,7 +56,7 @@ def _each(state: State, event: Commanded) -> _Done:
     decisions: list[Decision] = []
     records: list[Record] = []
     for engine in tuple(state.engines.values()):
-        if event.engine in {"", engine.name}:
+        if event.engine in {"", engine.name} and not _outlives_us(engine, event.verb):
             state, more, lines = execute(state, engine, event.verb, event.at)
             decisions.extend(more)
             records.extend(lines)
@@ -88,7 +88,23 @@ def _held(state: State, engine: EngineState, verb: Verb) -> tuple[HoldReason, st
     """Why the command must not be carried out, and in words."""
     if state.mode is not Mode.ACT:
         return HoldReason.OBSERVE, verb.value
+    if (foreign := not_ours(engine, verb)) is not None:
+        return foreign
     return cards.spares(state, engine) if verb is Verb.RESTART else None
+
+
+def _outlives_us(engine: EngineState, verb: Verb) -> bool:
+    """Whether it is somebody else's that is not ended with us."""
+    return verb is Verb.SHUTDOWN and engine.settings.attach is not None
+
+
+def not_ours(engine: EngineState, verb: Verb) -> tuple[HoldReason, str] | None:
+    """Why the command is for whoever starts this engine, and in words; None when it is for us."""
+    if is_only_told(engine):
+        return HoldReason.OBSERVE, "attached to report: somebody else starts and stops this engine"
+    if verb is Verb.STOP and engine.settings.attach is not None:
+        return HoldReason.BLOCKED, "somebody else would start this engine again: stop it there"
+    return None
 
 
 def _reset(state: State, engine: EngineState, at: Seconds) -> _Done:

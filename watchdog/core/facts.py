@@ -103,7 +103,8 @@ def _spawned(state: State, event: EngineSpawned) -> _Taken:
         began_at=None,
         retry_at=None,
     )
-    if event.adopted and not history.wanted and state.mode is Mode.ACT:
+    strange = engine.settings.attach is not None
+    if event.adopted and not history.wanted and state.mode is Mode.ACT and not strange:
         # Its watchdog died before a stop was done. As our own end, that is nobody's new word.
         engine = changed(engine, pending=Verb.SHUTDOWN)
     name = "engine.adopted" if event.adopted else "engine.started"

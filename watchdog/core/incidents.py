@@ -65,14 +65,21 @@ def _ails(engine: EngineState) -> bool:
     return engine.failed_at is not None or engine.process in _FAILED
 
 
-def acted(state: State, decision: Decision) -> State:
-    """``state`` with an act written into the incident of its target."""
+def decided(state: State, decision: Decision) -> State:
+    """``state`` with a decision written into the incident of its target: when the first was made.
+
+    A hold is one, too: what keeps us from acting is no part of the time in which trouble is seen.
+    """
     incident = open_on(state, decision.target)
     if incident is None:
         return state
-    decided = incident.decided_at if incident.decided_at is not None else decision.at
-    actions = (*incident.actions, decision.action)
-    return _swap(state, replace(incident, decided_at=decided, actions=actions))
+    first = incident.decided_at if incident.decided_at is not None else decision.at
+    actions = incident.actions
+    if decision.hold is None:
+        actions = (*actions, decision.action)
+    elif incident.decided_at is not None:
+        return state
+    return _swap(state, replace(incident, decided_at=first, actions=actions))
 
 
 def explained(state: State, subject: Subject, cause: Cause, explanation: str) -> State:

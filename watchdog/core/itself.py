@@ -70,6 +70,7 @@ def _own(engine: EngineState) -> Mapping[str, Value]:
         "engine.members": engine.vitals.members,
         "engine.action": engine.in_flight or engine.aside,
         "engine.standby": engine.settings.standby,
+        "engine.attached": engine.settings.attach is not None,
     }
     if engine.health not in _IN_TRANSITION:
         values["engine.health"] = engine.health.value

@@ -33,9 +33,14 @@ TRANSITIONS: dict[ProcessState, frozenset[ProcessState]] = {
 
 
 def move(engine: EngineState, to: ProcessState, at: Seconds) -> EngineState:
-    """``engine`` in state ``to`` since ``at``; unchanged when it is there already."""
+    """``engine`` in state ``to`` since ``at``; unchanged when it is there already.
+
+    Of an engine that is given up no next try is due.
+    """
     if engine.process is to:
         return engine
+    if to is ProcessState.GIVEN_UP:
+        engine = changed(engine, retry_at=None)
     return changed(engine, process=to, since=at)
 
 

@@ -245,12 +245,15 @@ class ReadingTaken:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpawned:
-    """A generation's leader lives. An adoption is not a start; ``ready`` is what it was before."""
+    """A generation's leader lives. An adoption is not a start; ``ready`` is what it was before.
+
+    ``pid`` is None of an attached engine whose processes cannot be seen.
+    """
 
     at: Seconds
     engine: str
     generation: str
-    pid: int
+    pid: int | None
     cause: Cause
     adopted: bool = False
     ready: bool = False

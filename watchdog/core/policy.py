@@ -6,6 +6,7 @@ from watchdog.core import cards
 from watchdog.core.changing import changed
 from watchdog.core.model import Cause, Finding, HoldReason, Mode, ProcessState, Seconds, Verdict
 from watchdog.core.state import (
+    Attach,
     Budget,
     EngineState,
     PolicySettings,
@@ -24,7 +25,7 @@ def barred(state: State, engine: EngineState, finding: Finding) -> HoldReason | 
         return HoldReason.UNKILLABLE
     if _under_way(state, engine):
         return HoldReason.IN_FLIGHT
-    if state.mode is not Mode.ACT or finding.mode is not Mode.ACT:
+    if state.mode is not Mode.ACT or finding.mode is not Mode.ACT or is_only_told(engine):
         return HoldReason.OBSERVE
     if state.pause is not None:
         return HoldReason.PAUSED
@@ -32,6 +33,11 @@ def barred(state: State, engine: EngineState, finding: Finding) -> HoldReason | 
     if outranked is not None:
         return outranked[0]
     return HoldReason.STALE if is_stale(state, engine) else None
+
+
+def is_only_told(engine: EngineState) -> bool:
+    """Whether nothing is ever done about the engine: somebody else starts and ends it."""
+    return engine.settings.attach is Attach.REPORT
 
 
 def spent(engine: EngineState, at: Seconds, policy: PolicySettings) -> HoldReason | None:

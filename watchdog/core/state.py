@@ -77,13 +77,20 @@ class FusionSettings:
     merely spins shows 100 % utilisation, no memory use, and 17 to 43 % of the power."""
 
 
+class Attach(StrEnum):
+    """What is done about an engine that somebody else starts: only told, or ended when it hangs."""
+
+    REPORT = "report"
+    SIGNAL = "signal"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """What the core needs to know of one configured engine.
 
     ``gpus`` are indices and UUIDs as ``CUDA_VISIBLE_DEVICES`` takes them; None: all visible.
     ``standby`` engines are started by rules; with ``expects_log`` an engine is not ready before its
-    log has brought what is expected of it.
+    log has brought what is expected of it. ``attach`` is not None when somebody else starts it.
     """
 
     name: str
@@ -92,6 +99,7 @@ class EngineSettings:
     gpus: tuple[str, ...] | None = None
     standby: bool = False
     expects_log: bool = False
+    attach: Attach | None = None
     fusion: FusionSettings = field(default_factory=FusionSettings)
 
 

@@ -68,7 +68,9 @@ def is_first_ready(vitals: Vitals, *, expects_log: bool = False) -> bool:
 
 def _starting(engine: EngineState, at: Seconds) -> Judgement:
     if engine.leader is None and engine.in_flight:
-        return Judgement(Verdict.STARTING, ("waiting at its gate",))
+        attached = engine.settings.attach is not None
+        awaited = "waiting to be started by somebody else" if attached else "waiting at its gate"
+        return Judgement(Verdict.STARTING, (awaited,))
     vitals, settings = engine.vitals, engine.settings
     gone = _core_gone(vitals, settings.fusion)
     if gone is not None and gone.verdict is Verdict.DEAD:

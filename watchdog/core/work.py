@@ -39,8 +39,7 @@ class Work:
     def note(self, decision: Decision) -> None:
         """One decision, with its journal line."""
         self.decisions.append(decision)
-        if decision.hold is None:
-            self.state = incidents.acted(self.state, decision)
+        self.state = incidents.decided(self.state, decision)
         keys: tuple[tuple[str, object], ...] = (
             ("rule", decision.rule),
             ("engine", ",".join(cards.concerned(self.state, decision.target))),

@@ -15,10 +15,15 @@ from watchdog import registry
 from watchdog.command_line import CommandError, EngineCommand, describe
 from watchdog.config import Config, ConfigError, EngineConfig, WatchdogMode
 from watchdog.config.reading import join
+from watchdog.core.state import Attach
 from watchdog.options import RunOptions
 
 SIMULATED_PORT = 8000
 """vLLM's own default, so that whoever knows vLLM finds the simulator where it would be."""
+
+
+_NO_ENGINE = "no engine: give its command after --, or an [engine.NAME] in the configuration"
+_OTHERWISE = "--no-engine: expected no [engine.NAME] in the configuration"
 
 
 def simulated_command() -> tuple[str, ...]:
@@ -41,11 +46,10 @@ class Source:
     def read(self) -> Config:
         """The effective configuration, judged. Raises ConfigError."""
         command = simulated_command() if self.options.simulate else self.options.command
-        config = configuration.load(self.path, registry.plug_ins(), command)
-        if not config.engine:
-            raise ConfigError(
-                ["no engine: give its command after --, or an [engine.NAME] in the configuration"]
-            )
+        attach = None if self.options.attach is None else Attach(self.options.attach)
+        config = configuration.load(self.path, registry.plug_ins(), command, attach)
+        if bool(config.engine) is self.options.no_engine:
+            raise ConfigError([_OTHERWISE if self.options.no_engine else _NO_ENGINE])
         return self._overridden(config)
 
     def _overridden(self, config: Config) -> Config:
@@ -67,7 +71,7 @@ def described(config: Config) -> Mapping[str, EngineCommand]:
     said, lines = {}, []
     for name, engine in config.engine.items():
         try:
-            said[name] = describe(engine.command, engine.env, os.environ)
+            said[name] = describe(engine.command, engine.env, os.environ, cwd=Path(engine.cwd))
         except CommandError as error:
             lines.append(f"{config.file}: {join('engine', name)}.command: {error}")
     if lines:

@@ -85,6 +85,7 @@ def look_of(engine: EngineState) -> EngineLook:
         ready=engine.ready_at is not None,
         progressed_at=ranks.proven_at(engine.vitals),
         sleeping=engine.vitals.sleeping,
+        attached=engine.settings.attach is not None,
     )
 
 

@@ -53,6 +53,16 @@ class Lookout:
         kept = {id(one.run) for one in wanted.values()}
         return [one.run for one in before.values() if id(one.run) not in kept]
 
+    def begin(self) -> None:
+        """The first look of those that look the most often: it need not wait for its turn.
+
+        To be called before the schedule starts.
+        """
+        soonest = min((one.period for one in self._scheduled.values()), default=0.0)
+        for one in self._scheduled.values():
+            if one.period == soonest:
+                one.run.begin()
+
     def switch(self, looking: Mapping[RunKey, Looking]) -> None:
         """Look with these from the next ``settle`` on."""
         self.looking = looking

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from watchdog.core import cards, rule_set
+from watchdog.core import cards, commands, rule_set
 from watchdog.core.engine import step
 from watchdog.core.model import (
     Commanded,
@@ -171,6 +171,9 @@ class Loop:
         for engine in self.state.engines.values():
             if command.engine not in {"", engine.name}:
                 continue
+            foreign = commands.not_ours(engine, command.verb)
+            if foreign is not None:
+                return f"{engine.name}: {foreign[1]}"
             spared = cards.spares(self.state, engine) if command.verb is Verb.RESTART else None
             if spared is not None:
                 return f"{engine.name}: not restarted while it serves: {spared[1]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from watchdog import config as configuration
 from watchdog import registry
 from watchdog.config import Config, ConfigError
+from watchdog.daemon.blind import blind_spots
 from watchdog.daemon.configured import Source, ports_of
 from watchdog.daemon.locks import Locks
 from watchdog.daemon.plan import InForce
@@ -18,6 +19,7 @@ from watchdog.logs import open_journal
 from watchdog.options import RunOptions
 from watchdog.rules import RuleError, build_rules
 from watchdog.supervisor.lock import LockHeldError, lock_directory
+from watchdog.supervisor.tempdirs import NowhereError
 from watchdog.web.server import ListenError
 
 USAGE = 2
@@ -52,11 +54,14 @@ def run(options: RunOptions) -> int:
         return _refused(f"cannot open the log {config.watchdog.log}: {error.strerror}", USAGE)
     for text in (*trouble, *config.warnings):
         journal.log("warning", "watchdog.degraded", reason=text)
+    if unseen := blind_spots():
+        journal.log("warning", "watchdog.blind", reason="; ".join(unseen))
     try:
         now = InForce(config, rules)
-        service = Service(source, now, locks, state_dir, journal, durable=not trouble)
+        lacks = (*trouble, *unseen)
+        service = Service(source, now, locks, state_dir, journal, durable=not trouble, lacks=lacks)
         gave_up = service.run(leave=options.leave_on_exit)
-    except ListenError as error:
+    except (ListenError, NowhereError) as error:
         return _refused(str(error), USAGE)
     finally:
         journal.flush(_FLUSH)

@@ -123,6 +123,8 @@ class Memory:
             history = replace(history, restarts=restarts, given_up=None)
             if not standby and _WHO in saved.body and history.stopped_by is StoppedBy.NOBODY:
                 history = replace(history, wanted=True)  # it was on standby, and is not any more
+        if settings.attach is not None:  # nobody can have asked us to stop it
+            history = replace(history, wanted=True, stopped_by=StoppedBy.NOBODY)
         history = replace(history, starts=self._store.starts(settings.name))
         given_up = history.wanted and history.breaker_open
         process = ProcessState.GIVEN_UP if given_up else ProcessState.STOPPED

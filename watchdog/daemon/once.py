@@ -71,7 +71,8 @@ class OneTarget:
     @property
     def endpoint(self) -> Endpoint:
         """Where its HTTP API is. Raises CommandError when the command does not tell."""
-        return describe(self.command, self.config.env, os.environ).endpoint
+        here = Path(self.config.cwd)
+        return describe(self.command, self.config.env, os.environ, cwd=here).endpoint
 
     @property
     def command(self) -> tuple[str, ...]:

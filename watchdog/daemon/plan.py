@@ -13,10 +13,11 @@ from pathlib import Path
 
 from watchdog import registry
 from watchdog.config import Config, ConfigError, WatchdogMode, judgement
+from watchdog.config.reading import join
 from watchdog.contracts import Box, ProbeSpec
 from watchdog.core.model import Event
 from watchdog.core.rules import Rule
-from watchdog.core.state import EngineSettings, EngineState, RestartHistory
+from watchdog.core.state import Attach, EngineSettings, EngineState, RestartHistory
 from watchdog.daemon import differences
 from watchdog.daemon.configured import Source, is_another_process, ports_of
 from watchdog.daemon.crew import Crew, Muster, adopted, as_it_runs
@@ -98,6 +99,7 @@ class Planner:
         """Read, judge and make. Raises ConfigError, RuleError, LockHeldError."""
         wanted = self.source.read()
         config, needs_restart = differences.lasting(self.now.config, wanted)
+        _raise_for_strangers(self.now.config, config)
         if needs_restart:
             _raise_for(config)
         rules = self._rules(config)
@@ -140,6 +142,8 @@ class Planner:
             return plan.muster.comers[name].supervised.is_outdated()
         if name in self.crew.leaving:
             return True
+        if plan.config.engine[name].attach is not None:
+            return False  # how it is started is said elsewhere
         config = plan.config.engine[name]
         if known.supervised.present is None:
             return is_another_process(known.config, config)
@@ -214,6 +218,23 @@ class Planner:
         for name, comer in plan.muster.comers.items():
             plan.facts[name] = adopted(comer, self.makings.around.ledger, clean_up=acts)
             plan.states[name] = as_it_runs(plan.states[name], comer)
+
+
+def _raise_for_strangers(old: Config, new: Config) -> None:
+    """Engines that somebody else starts come, go and change hands with the watchdog alone."""
+    lines = [
+        f"{new.file}: {join(join('engine', name), 'attach')}: expected as it is: only the next"
+        " watchdog can attach to an engine, or let go of one"
+        for name in old.engine.keys() | new.engine.keys()
+        if _attach(old, name) is not _attach(new, name)
+    ]
+    if lines:
+        raise ConfigError(sorted(lines))
+
+
+def _attach(config: Config, name: str) -> Attach | None:
+    engine = config.engine.get(name)
+    return None if engine is None else engine.attach
 
 
 def _raise_for(config: Config) -> None:

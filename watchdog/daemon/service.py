@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +44,7 @@ from watchdog.notify import Notifier
 from watchdog.procfs import boot_id
 from watchdog.recorder import Recorder
 from watchdog.schedule import Schedule
+from watchdog.supervisor import tempdirs
 from watchdog.supervisor.engine import Surroundings
 from watchdog.supervisor.exits import ExitWatch
 from watchdog.supervisor.household import Household, become_reaper
@@ -66,12 +66,11 @@ class Service:
         journal: Journal,
         *,
         durable: bool,
+        lacks: tuple[str, ...] = (),
     ) -> None:
-        self._now = now
-        self._locks = locks
-        self._journal = journal
-        self._complaints = Complaints(journal)
-        self._state_dir = state_dir
+        self._now, self._locks = now, locks
+        self._journal, self._complaints = journal, Complaints(journal)
+        self._state_dir, self._lacks = state_dir, lacks
         self._gave_up = False
         self._inbox = Inbox()
         enqueue(self._inbox)  # first of all: what is built below must not outlive a SIGTERM
@@ -171,6 +170,7 @@ class Service:
             self._recorder,
             self._inbox,
             self._now.config.sha256,
+            self._lacks,
             bundles=lambda: self._evidence.paths,
         )
 
@@ -195,7 +195,7 @@ class Service:
 
     def _makings(self, *, durable: bool) -> Makings:
         return Makings(
-            self._state_dir if durable else Path(tempfile.mkdtemp(prefix="vw-log-")),
+            self._state_dir if durable else tempdirs.for_logs(),
             Surroundings(
                 self._household,
                 self._exit_watch,
@@ -310,6 +310,7 @@ class Service:
 
     def _begin_probes(self) -> None:
         self._lookout.settle()
+        self._lookout.begin()
         self._schedule.every(_EXPIRE_PERIOD, self._lookout.expire, "expire")
         self._schedule.every(_TIDY_PERIOD, self._store.tidy, "tidy")
         self._schedule.start()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from watchdog import __version__
-from watchdog.core import policy
-from watchdog.core.state import State
+from watchdog.core import ladder, policy
+from watchdog.core.engine import firing
+from watchdog.core.model import Finding, Subject
+from watchdog.core.rules import Rule
+from watchdog.core.state import EngineState, PolicySettings, State
 from watchdog.daemon.crew import Crew
 from watchdog.daemon.gates import Gates
 from watchdog.daemon.lookout import Lookout
@@ -17,6 +21,8 @@ from watchdog.inbox import Inbox
 from watchdog.logs import Journal
 from watchdog.recorder import Recorder
 from watchdog.snapshot import Snapshot
+from watchdog.supervisor.attached import awaited
+from watchdog.web import pasted
 from watchdog.web.recent import Recent
 
 
@@ -24,8 +30,9 @@ from watchdog.web.recent import Recent
 class Shown:
     """Takes the pictures, from any thread. ``published`` gives the state after the last step.
 
-    ``config_hash`` is that of the configuration in force. ``recent`` has to be told of every step;
-    ``bundles`` gives the directories with the evidence of each incident.
+    ``config_hash`` is that of the configuration in force, ``lacks`` as in a ``Snapshot``.
+    ``recent`` has to be told of every step; ``bundles`` gives the directories with the evidence of
+    each incident. ``state_dir`` is named in the commands that are shown, unless they find it.
     """
 
     published: Callable[[], State]
@@ -37,8 +44,10 @@ class Shown:
     recorder: Recorder
     inbox: Inbox
     config_hash: str = ""
+    lacks: tuple[str, ...] = ()
     recent: Recent = field(default_factory=Recent)
     bundles: Callable[[], Mapping[str, tuple[str, ...]]] = dict
+    state_dir: Path | None = None
 
     def snapshot(self) -> Snapshot:
         """How everything is now."""
@@ -55,19 +64,54 @@ class Shown:
                 for name, engine in engines.items()
             },
             ports={name: e.target.endpoint.port for name, e in engines.items()},
-            budget={
-                name: policy.budget_remaining(
-                    engine.history, now, settings, booted=engine.ready_at is not None
-                )
-                for name, engine in state.engines.items()
-            },
+            budget={name: _left(one, now, settings) for name, one in state.engines.items()},
+            budgets={name: _of(one, now, settings) for name, one in state.engines.items()},
+            logs={name: str(path) for name in engines if (path := self._log(name)) is not None},
+            outranked=outranked(state, self.now.rules),
+            state_dir=pasted.unusual(self.state_dir),
             waiting={
-                name: text for name in engines if (text := self.gates.waiting(name)) is not None
+                name: text
+                for name, engine in engines.items()
+                if (text := self.gates.waiting(name) or awaited(engine.supervised)) is not None
             },
             probes=self.lookout.stats(state),
             recent=self.recent.points,
             bundles=self.bundles(),
+            lacks=self.lacks,
             lines_lost=self.journal.lost,
             events_lost=self.recorder.lost,
             inbox_depth=self.inbox.depth(),
         )
+
+    def _log(self, name: str) -> Path | None:
+        """Where the engine logs, or did when it last ran; None where that is not known."""
+        place = self.crew.engines[name].supervised.log_place()
+        if place is not None:
+            return Path(place.path)
+        configured = self.now.config.engine.get(name)
+        if configured is None or self.state_dir is None or configured.attach is not None:
+            return None
+        return self.state_dir / (configured.log_file or f"engine-{name}.log")
+
+
+def outranked(state: State, rules: Sequence[Rule]) -> dict[tuple[str, Subject], Finding]:
+    """Findings that say the same as a louder one, by rule and subject, with that other one."""
+    by_name = {rule.name: rule for rule in rules}
+    pairs = (
+        (key, ladder.inhibitor(state, finding, by_name[key[0]]))
+        for key, finding in firing(state)
+        if key[0] in by_name
+    )
+    return {key: above for key, above in pairs if above is not None}
+
+
+def _left(engine: EngineState, at: float, settings: PolicySettings) -> int:
+    booted = engine.ready_at is not None
+    return policy.budget_remaining(engine.history, at, settings, booted=booted)
+
+
+def _of(engine: EngineState, at: float, settings: PolicySettings) -> int:
+    """What the restarts that are left are left of: the smaller budget, until it has booted."""
+    serving = policy.budget_remaining(engine.history, at, settings, booted=True)
+    smaller = _left(engine, at, settings) < serving
+    return (settings.boot_budget if smaller else settings.restart_budget).count

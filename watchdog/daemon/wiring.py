@@ -13,8 +13,8 @@ from watchdog.config import Config, EngineConfig, EngineLimits, size_of
 from watchdog.config import Hook as HookConfig
 from watchdog.contracts import Box, BoxControl, EngineTarget, Probe, ProbeSpec
 from watchdog.core.model import Event, Seconds, Subject, SubjectKind, engine_subject
+from watchdog.core.state import Attach, EngineState, State
 from watchdog.core.state import EngineSettings as CoreSettings
-from watchdog.core.state import EngineState, State
 from watchdog.daemon.engines import Target, requests_in
 from watchdog.daemon.following import Following
 from watchdog.daemon.gates import Gates, visible
@@ -25,6 +25,7 @@ from watchdog.ledger import GenerationRecord
 from watchdog.places import assigned
 from watchdog.runner import ProbeRun
 from watchdog.supervisor import launched
+from watchdog.supervisor.attached import AttachedEngine, Terms
 from watchdog.supervisor.cgroup import Limits
 from watchdog.supervisor.engine import EngineSettings, SupervisedEngine, Surroundings
 from watchdog.supervisor.hooks import LONGEST_END as HOOK_END
@@ -77,7 +78,7 @@ class Makings:
 
     def _made(self, config: EngineConfig, settings: EngineSettings) -> Engine:
         mailbox = Mailbox(self.around.notify)
-        supervised = SupervisedEngine(settings, replace(self.around, notify=mailbox))
+        supervised = _supervised(config, settings, replace(self.around, notify=mailbox))
         return Engine(
             config,
             supervised,
@@ -88,7 +89,7 @@ class Makings:
 
     def settings(self, name: str, config: EngineConfig) -> EngineSettings:
         """How it is started and stopped. Raises CommandError."""
-        said = describe(config.command, config.env, os.environ)
+        said = describe(config.command, config.env, os.environ, cwd=Path(config.cwd))
         launch = launch_of(name, config, self.log_dir)
         around, stop = lasting(launch), config.stop
         return EngineSettings(
@@ -115,6 +116,15 @@ class Makings:
             post_stop=_hooks(config.post_stop),
             unwanted=lambda: self.gates.unwanted(name) or self.gates.hurried(),
         )
+
+
+def _supervised(
+    config: EngineConfig, settings: EngineSettings, around: Surroundings
+) -> SupervisedEngine:
+    if config.attach is None:
+        return SupervisedEngine(settings, around)
+    terms = Terms(signals=config.attach is Attach.SIGNAL, patience=config.start_timeout)
+    return AttachedEngine(settings, around, terms)
 
 
 def _limits(configured: EngineLimits) -> Limits:

@@ -17,6 +17,7 @@ _ENGINE = (
     SampleSpec("wanted", bool, "", "Whether it should run; not known while an action runs."),
     SampleSpec("requests_running", float, "", "Requests that run in the engine, all ranks."),
     SampleSpec("requests_waiting", float, "", "Requests that wait in the engine, all ranks."),
+    SampleSpec("attached", bool, "", "Whether somebody else starts it."),
     SampleSpec("standby", bool, "", "Whether it is started by rules, and not with the daemon."),
     SampleSpec("others_serving", int, "", "Other engines that serve. Of a standby, as the next."),
     SampleSpec("others_running", float, "", "Requests that run in the others that serve."),

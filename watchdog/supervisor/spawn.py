@@ -7,14 +7,13 @@ import os
 import re
 import stat
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from watchdog.contracts import ActionError
 from watchdog.core.model import Cause
-from watchdog.supervisor import descriptors
+from watchdog.supervisor import descriptors, tempdirs
 from watchdog.supervisor.household import Household
 from watchdog.supervisor.members import GENERATION_VARIABLE
 
@@ -132,4 +131,4 @@ def _compile_cache() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     safe = re.sub(r"[^\w.-]", "_", user)
-    return str(Path(tempfile.gettempdir()) / f"torchinductor_{safe}")
+    return str(Path(tempdirs.temporary()) / f"torchinductor_{safe}")

@@ -11,11 +11,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from watchdog.places import SHM
+
 PREFIX = "vw-"
 _DIGITS = 12
 _NAME = re.compile(rf"{PREFIX}[0-9a-f]{{{_DIGITS}}}")
 _LONGEST_BASE = 107 - len("/") - len(PREFIX) - _DIGITS - len("/") - 36
 """A Unix socket's path has 107 bytes; vLLM names its sockets by UUID, 36 characters."""
+
+
+class NowhereError(OSError):
+    """Not one place for temporary files can be written to. The message is one line."""
 
 
 def make() -> Path:
@@ -37,11 +43,29 @@ def name() -> Path:
 
 
 def base() -> Path:
-    """Where the private directories are."""
-    folder = tempfile.gettempdir()
+    """Where the private directories are. Raises NowhereError."""
+    folder = temporary()
     if len(os.fsencode(folder)) > _LONGEST_BASE:
         return Path("/tmp")  # noqa: S108 - the name below it cannot be guessed, and its mode is 0700
     return Path(folder)
+
+
+def temporary() -> str:
+    """Where temporary files are: below a read-only root only shared memory is left for them.
+
+    Raises NowhereError.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        if os.access(SHM, os.W_OK | os.X_OK):
+            return SHM
+        raise NowhereError(f"cannot write to any of TMPDIR, /tmp and {SHM}") from None
+
+
+def for_logs() -> Path:
+    """A new directory for the logs of engines of whom nothing else is kept. Raises OSError."""
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}log-", dir=temporary()))
 
 
 def is_private(path: str | Path) -> bool:

@@ -1,0 +1,112 @@
+"""An engine that somebody else starts, in the core: told of always, ended only where allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.core import NAME, Story, engine, http, process
+from watchdog.core.model import (
+    Cause,
+    EngineExited,
+    EngineSpawned,
+    HoldReason,
+    ProcessState,
+    Verb,
+    Verdict,
+)
+from watchdog.core.state import Attach, EngineSettings, EngineState, RestartHistory, State
+
+
+def attached(attach: Attach, *, there: bool = True) -> Story:
+    """One attached engine, which serves or has not been started yet."""
+    settings = EngineSettings(NAME, attach=attach)
+    one = engine(settings=settings) if there else EngineState(settings)
+    return Story(State({NAME: one}))
+
+
+def held(story: Story) -> set[HoldReason | None]:
+    """Why its decisions were not carried out; None among them: one was."""
+    return {decision.hold for decision in story.decisions}
+
+
+def test_a_crash_of_a_reported_engine_leads_to_nothing() -> None:
+    """FACT: attached to report, a dead engine is an incident, and every decision is held."""
+    story = attached(Attach.REPORT)
+    story.exited(10.0)
+    story.tick(11.0)
+    story.tick(9_000.0)
+    assert story.engine.verdict is Verdict.DEAD
+    assert held(story) == {HoldReason.OBSERVE}
+    assert [r.event for r in story.records if r.event == "incident.opened"] == ["incident.opened"]
+
+
+def test_one_that_may_be_signalled_is_ended_and_its_next_start_awaited() -> None:
+    """FACT: attached to signal, a dead engine is restarted: and its account pays."""
+    story = attached(Attach.SIGNAL)
+    story.exited(10.0)
+    story.tick(11.0)
+    assert [act.action for act in story.acts] == ["restart_engine"]
+    assert len(story.engine.history.restarts) == 1
+
+
+@pytest.mark.parametrize("attach", list(Attach))
+def test_our_end_is_not_its_end(attach: Attach) -> None:
+    """FACT: a shutdown of the watchdog decides nothing about an engine that it is attached to."""
+    story = attached(attach)
+    done = story.command(Verb.SHUTDOWN, 10.0)
+    assert done.decisions == ()
+    assert story.state.shutting_down
+    assert story.engine.process is ProcessState.RUNNING
+
+
+def test_a_stop_is_for_whoever_starts_it() -> None:
+    """FACT: an operator's stop is held, for somebody would start it again; a restart is made."""
+    story = attached(Attach.SIGNAL)
+    story.command(Verb.STOP, 10.0)
+    assert held(story) == {HoldReason.BLOCKED}
+    assert story.engine.history.wanted
+    story.command(Verb.RESTART, 20.0)
+    assert [act.action for act in story.acts] == ["restart_engine"]
+
+
+@pytest.mark.parametrize("verb", [Verb.START, Verb.STOP, Verb.RESTART])
+def test_no_word_of_an_operator_moves_a_reported_engine(verb: Verb) -> None:
+    """FACT: attached to report, no command is carried out."""
+    story = attached(Attach.REPORT)
+    story.command(verb, 10.0)
+    assert held(story) == {HoldReason.OBSERVE}
+    assert story.acts == []
+
+
+def test_one_that_comes_back_serves_again() -> None:
+    """FACT: whoever starts it need not ask us: found again, it serves, and all is over."""
+    story = attached(Attach.REPORT)
+    story.exited(10.0)
+    story.tick(11.0)
+    story.take(EngineSpawned(20.0, NAME, "0000000b", 7, Cause.UNKNOWN, adopted=True))
+    assert story.engine.process is ProcessState.STARTING
+    story.read(process(21.0, generation="0000000b"))
+    story.read(http(22.0, canary="ok", generation="0000000b"))
+    assert story.engine.verdict is Verdict.READY
+    assert "incident.resolved" in [record.event for record in story.records]
+
+
+def test_one_out_of_sight_is_judged_by_what_it_answers() -> None:
+    """FACT: without a pid it serves while it answers, and is dead when told to be gone."""
+    story = attached(Attach.REPORT, there=False)
+    story.take(EngineSpawned(1.0, NAME, "0000000b", None, Cause.UNKNOWN, adopted=True))
+    story.read(http(2.0, canary="ok", generation="0000000b"))
+    assert (story.engine.leader, story.engine.verdict) == (None, Verdict.READY)
+    story.take(EngineExited(9.0, NAME, "0000000b", None, None, Cause.CRASH, "nobody listens"))
+    assert story.engine.verdict is Verdict.DEAD
+
+
+def test_what_is_given_up_is_not_cleared_away_where_nothing_may_be_done() -> None:
+    """FACT: orphans of a reported engine are somebody else's, also when it is given up."""
+    history = RestartHistory(breaker_open=True)
+    settings = EngineSettings(NAME, attach=Attach.REPORT)
+    lost = engine(ProcessState.GIVEN_UP, settings=settings, history=history, leader=None)
+    story = Story(State({NAME: lost}))
+    story.read(process(20.0, leader_alive=False, members=2))
+    story.tick(900.0)
+    assert story.acts == []
