@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from watchdog import flag_file
 from watchdog.contracts import Endpoint
 from watchdog.core.model import Seconds
 from watchdog.names import is_secret
@@ -22,7 +23,7 @@ DEFAULT_PORT = 8000
 REDACTED = "[redacted]"
 
 _SIMULATED_MODEL = "simulated/tiny"
-_CONFIG_LIMIT = 1 << 20
+_NAMED = 5
 _ALIASES = {
     "tp": "tensor-parallel-size",
     "dp": "data-parallel-size",
@@ -360,37 +361,20 @@ def _tokens(text: str | None) -> int | None:
 
 
 def _add_config_file(given: _Given, cwd: Path) -> None:
+    """Raises CommandError of a file that does not answer: a guess would watch the wrong port."""
     name = given.one("config")
     if not name:
         return
     try:
-        path = cwd / name
-        text = path.read_text() if path.is_file() else None
-    except (OSError, ValueError):
-        text = None
-    if text is None or len(text) > _CONFIG_LIMIT:
+        found = flag_file.read(cwd / name)
+    except TimeoutError as error:
+        raise CommandError(str(error)) from error
+    if found is None:
         given.notes.append("the engine's --config file could not be read")
         return
-    for key, values in _simple_yaml(text).items():
+    for key, values in found.values.items():
         given.values.setdefault(key, values)
-
-
-def _simple_yaml(text: str) -> dict[str, tuple[str, ...]]:
-    """Top-level scalars and lists of a YAML file; anything deeper is passed over."""
-    found: dict[str, tuple[str, ...]] = {}
-    key = ""
-    for line in text.splitlines():
-        if match := re.match(r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?$", line):
-            key, value = match.group(1).replace("_", "-"), _scalar(match.group(2) or "")
-            listed = value[1:-1].split(",") if value.startswith("[") else [value]
-            found[key] = tuple(filter(None, map(_scalar, listed)))
-        elif key and (match := re.match(r"\s*-\s+(.*)$", line)):
-            found[key] = (*found[key], _scalar(match.group(1)))
-    return {key: values for key, values in found.items() if values}
-
-
-def _scalar(text: str) -> str:
-    text = text.strip()
-    if text[:1] in {'"', "'"} and (end := text.find(text[0], 1)) > 0:
-        return text[1:end]
-    return "" if text.startswith("#") else re.sub(r"\s+#.*$", "", text)
+    odd = [key for key in found.odd if key not in given.values]
+    if odd:
+        keys = ", ".join(odd[:_NAMED]) + (" and more" if len(odd) > _NAMED else "")
+        given.notes.append(f"not understood in the engine's --config file, so not counted: {keys}")

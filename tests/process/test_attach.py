@@ -40,15 +40,14 @@ def another(daemon: Daemon, manager: Manager, before: int) -> int:
 
 def test_it_is_found_watched_and_left(tmp_path: Path) -> None:
     """FACT: its whole set is seen, a canary proves it, and our end is not its end."""
-    with managed() as manager:
-        with attached(tmp_path, manager, "report") as daemon:
-            engine = daemon.wait_ready(READY)
-            assert engine["pid"] == manager.leader
-            assert set(manager.members()) <= set(engine["pids"])
-            assert daemon.get("/healthz")[0] == 200
-            daemon.send(signal.SIGTERM)
-            assert daemon.ended() == 0
-            assert daemon.events("engine.left")
+    with managed() as manager, attached(tmp_path, manager, "report") as daemon:
+        engine = daemon.wait_ready(READY)
+        assert engine["pid"] == manager.leader
+        assert set(manager.members()) <= set(engine["pids"])
+        assert daemon.get("/healthz")[0] == 200
+        daemon.send(signal.SIGTERM)
+        assert daemon.ended() == 0
+        assert daemon.events("engine.left")
         assert alive(manager.leader)
         assert len(manager.pids) == 1
 
@@ -138,7 +137,7 @@ def test_an_engine_of_another_watchdog_is_its_own(tmp_path: Path) -> None:
             said = f"process {manager.leader} was started by a watchdog: that one keeps it"
             assert told["reason"] == f"engine main: {said}"
             assert daemon.engine()["pids"] == []
-        assert alive(manager.leader)
+            assert alive(manager.leader)
 
 
 @pytest.mark.root

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from tests.support.fake_nvml import IDLE, LIBRARY, FakeNvml
 from tests.support.models import weights
 from tests.support.mounts import silent
 from tests.support.simulated import ROOT, free_port
+from watchdog.cli import fit
+from watchdog.command_line import describe
+from watchdog.config import EngineConfig
+from watchdog.core.state import State
 
 GIB = 1 << 30
 UNSEEN = "".join(f"[probes.{name}]\nenabled = false\n" for name in ("conntrack", "files", "tmpfs"))
@@ -238,6 +243,48 @@ def test_a_half_written_model_is_exit_1(
     assert found["problems"] == ["main: 1 file of weights missing: a.safetensors"]
 
 
+def test_of_incomplete_weights_nothing_is_claimed(
+    tmp_path: Path, no_gpu: Mapping[str, str], model: Path
+) -> None:
+    """FACT: the headline says why nothing is computed, and no number stands for the weights."""
+    index = {"metadata": {"total_size": "lots"}, "weight_map": {"w": "../../../etc/passwd"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    done = check(tmp_path, no_gpu, "--memory", "80GiB", *serve(model))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert f"main: not computed: the weights are incomplete, {model}" in lines
+    assert "names weights outside of the model's folder: ../../../etc/passwd" in lines[0]
+    (told,) = [line for line in lines if line.startswith("  weights ")]
+    assert " ".join(told.split()) == "weights not computed: the weights are incomplete"
+    again = check(tmp_path, no_gpu, "--json", "--memory", "80GiB", *serve(model))
+    found = json.loads(again.stdout)
+    assert found["engines"][0]["why"] == "the weights are incomplete"
+    assert figures(found)["room for the KV cache"] is None
+
+
+def test_an_unexpected_failure_is_told_as_what_it_is(model: Path) -> None:
+    """FACT: what goes wrong at once is not told as a mount that does not answer."""
+    command = ("vllm", "serve", str(model))
+    broken: Any = (("a",),)
+    said = replace(describe(command, {}, {}), flags=broken)
+    box = fit.Box(State(), (), (), ())
+    report = fit.report_of(EngineConfig(command=command), said, box, (80 * GIB,), {})
+    assert report is not None
+    (line,) = report.warnings
+    assert line.startswith(f"the model {model} could not be looked at: ValueError: ")
+    assert "within" not in line
+
+
+def test_what_is_not_understood_of_a_config_file_is_said(
+    tmp_path: Path, no_gpu: Mapping[str, str], model: Path
+) -> None:
+    """FACT: a nested mapping, which vLLM would take, is a warning by its key."""
+    (tmp_path / "c.yaml").write_text("hf-overrides:\n  max_position_embeddings: 9\n")
+    found = told(check(tmp_path, no_gpu, "--json", *serve(model, "--config", "c.yaml")))
+    line = "not understood in the engine's --config file, so not counted: hf-overrides"
+    assert f"main: {line}" in found["warnings"]
+
+
 def test_hostile_names_are_shown_and_not_obeyed(
     tmp_path: Path, no_gpu: Mapping[str, str], model: Path
 ) -> None:
@@ -287,7 +334,11 @@ def test_the_box_is_told_in_numbers(tmp_path: Path, no_gpu: Mapping[str, str], m
     [
         (("vllm", "serve", "hung/m"), 0, "the model hung/m could not be looked at within 3 s"),
         (("hung/vllm", "serve", "/m"), 1, "the program 'hung/vllm' cannot be looked at within 3 s"),
-        (("vllm", "serve", "m", "--config", "hung/c"), 2, "--config file, cannot be looked at"),
+        (
+            ("vllm", "serve", "m", "--config", "hung/c"),
+            2,
+            "--config file 'hung/c' within 3 s: does",
+        ),
     ],
 )
 def test_a_mount_that_hangs_does_not_hang_it(

@@ -165,7 +165,7 @@ def test_json_has_everything(tmp_path: Path, nvml: FakeNvml) -> None:
     """FACT: findings and GPUs have the shape of /api/v1/status; what was not read has its probe."""
     nvml.set({"1.lost": LOST})
     found = told(tmp_path, nvml)
-    assert set(found) == {"findings", "gpus", "driver", "unread", "exit_code"}
+    assert set(found) == {"findings", "gpus", "driver", "unread", "exit_code", "attached"}
     (lost,) = [one for one in found["findings"] if one["rule"] == "gpu-lost"]
     assert lost["evidence"] == {"gpu.state": "lost"}
     assert lost["runbook"] == "gpu-lost"

@@ -48,6 +48,11 @@ def cli(state_dir: Path, *words: str) -> Done:
     return Done(done.exit_code, done.stdout, done.stderr)
 
 
+def below(text: str) -> str:
+    """What stands below the answers about the present."""
+    return text.partition("\n\n")[2]
+
+
 def timeless(text: str) -> str:
     """Without times of day: the wall clock is set a little all the time."""
     return re.sub(r"\d\d:\d\d:\d\d(\.\d+)?", "T", text)
@@ -70,15 +75,20 @@ def test_a_crash_is_told_by_the_daemon_and_later_by_its_store(tmp_path: Path) ->
         daemon.wait_ready(READY)
         os.kill(daemon.engine()["pid"], signal.SIGKILL)
         daemon.wait_event("incident.resolved", READY)
+        assert "4 of 5 left" in cli(tmp_path, "status").stdout
         listed, words = cli(tmp_path, "incidents"), cli(tmp_path, "incidents", "last")
         told = json.loads(cli(tmp_path, "incidents", "inc-000001", "--json").stdout)
-    assert listed.stdout.splitlines()[1].split()[0] == "inc-000001"
+    assert listed.stdout.startswith("SERVING  yes: main is ready\nTO DO    nothing\n\n")
+    assert below(listed.stdout).splitlines()[1].split()[0] == "inc-000001"
+    assert "to do      nothing: it is over" in words.stdout
     for part in ("engine-dead on engine/main", "SIGKILL", "restart_engine", "engine.ready"):
         assert part in words.stdout, part
     assert told["outcome"] == "recovered"
     assert told["recovered_after_s"] > 0
-    assert timeless(cli(tmp_path, "incidents").stdout) == timeless(listed.stdout)
-    assert timeless(cli(tmp_path, "incidents", "1").stdout) == timeless(words.stdout)
+    for name, said in ((), listed), (("1",), words):
+        later = cli(tmp_path, "incidents", *name).stdout
+        assert later.startswith("SERVING  not known: no daemon answers\n")
+        assert timeless(below(later)) == timeless(below(said.stdout))
     later = cli(tmp_path, "incidents", "1", "--json").stdout
     assert json.loads(timeless(later)) == json.loads(timeless(json.dumps(told)))
 
@@ -90,7 +100,7 @@ def test_the_story_of_an_open_incident(window: FakeWindow, tmp_path: Path) -> No
     assert "outcome  it goes on" in done.stdout
     assert "decision.act" in done.stdout
     assert "engine.verdict  dead" in done.stdout
-    assert cli(tmp_path, "incidents").stdout.splitlines()[1].endswith("open")
+    assert below(cli(tmp_path, "incidents").stdout).splitlines()[1].endswith("open")
     assert window.shown.state.incidents
 
 
@@ -141,7 +151,7 @@ def test_the_evidence_of_an_incident_is_named(tmp_path: Path) -> None:
 def test_a_quiet_box_says_so(window: FakeWindow, tmp_path: Path) -> None:
     """FACT: an empty list is words for a person and an empty list for a script."""
     window.shown = serving_window().shown
-    assert cli(tmp_path, "incidents").stdout == "no incidents\n"
+    assert below(cli(tmp_path, "incidents").stdout) == "no incidents\n"
     assert json.loads(cli(tmp_path, "incidents", "--json").stdout) == {"incidents": []}
     assert cli(tmp_path, "incidents", "last").returncode == 1
 
@@ -170,7 +180,7 @@ def test_what_another_version_wrote_is_left_out(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.save_incident("inc-000001", '{"id": "inc-000001", "strange": 1}', 1.0)
     store.close()
-    assert cli(tmp_path, "incidents").stdout == "no incidents\n"
+    assert below(cli(tmp_path, "incidents").stdout) == "no incidents\n"
     assert cli(tmp_path, "incidents", "1").returncode == 1
 
 
@@ -192,6 +202,49 @@ def test_status_answers_four_questions_first(window: FakeWindow, tmp_path: Path)
     assert lines[0].startswith("SERVING  no")
     told = json.loads(cli(tmp_path, "status", "--json").stdout)["answers"]
     assert told["level"] in {"warning", "bad"}
+    assert window.shown.state.incidents
+
+
+def test_commands_of_another_state_directory_can_be_pasted(
+    window: FakeWindow, tmp_path: Path
+) -> None:
+    """FACT: ``status`` and ``incidents`` name the directory in each command that they show."""
+    window.shown = replace(crowded("x").shown, outranked={})
+    for words in (["status"], ["incidents"]):
+        done = cli(tmp_path, *words)
+        assert f"vllm-watchdog --state-dir {tmp_path} resume" in done.stdout
+        assert "vllm-watchdog resume" not in done.stdout
+
+
+def test_what_is_outranked_is_marked(window: FakeWindow, tmp_path: Path) -> None:
+    """FACT: as ``doctor`` does: by whom, and without a fix of its own; in the JSON as well."""
+    shown = crowded("x", findings=2, paused=False).shown
+    low, high = shown.state.watches
+    above = shown.state.watches[high].firing
+    assert above is not None
+    window.shown = replace(shown, outranked={low: above})
+    lines = cli(tmp_path, "status").stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if " x0 on " in line)
+    assert lines[at].endswith("(outranked by x1)")
+    assert not lines[at + 1].lstrip().startswith("fix:")
+    told = json.loads(cli(tmp_path, "status", "--json").stdout)["findings"]
+    assert {one["rule"]: one["inhibited_by"] for one in told} == {"x0": "x1", "x1": None}
+
+
+def test_a_pause_needs_words(window: FakeWindow, tmp_path: Path) -> None:
+    """FACT: an empty reason is refused in a line, and nothing is asked of the daemon."""
+    done = cli(tmp_path, "pause", "--reason", " ")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert window.asked == []
+
+
+def test_an_open_incident_at_which_the_watchdog_is_has_no_task(
+    window: FakeWindow, tmp_path: Path
+) -> None:
+    """FACT: neither ``incidents`` nor ``status`` prints the fix of what is being repaired."""
+    told = cli(tmp_path, "incidents", "last").stdout
+    assert "nothing yet: the watchdog is at it" in told
+    assert "correct what its cause" not in told + cli(tmp_path, "status").stdout
     assert window.shown.state.incidents
 
 

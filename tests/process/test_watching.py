@@ -17,8 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.core import engine
 from tests.support.simulated import ROOT, until
-from tests.support.windows import FakeWindow, broken_window, serving_window
+from tests.support.windows import FakeWindow, broken_window, serving_window, snapshot
+from watchdog.core.model import Cause, ProcessState
+from watchdog.core.state import RestartHistory, State
 from watchdog.web.app import App
 from watchdog.web.server import serve_socket
 
@@ -114,3 +117,13 @@ def test_a_small_terminal_that_is_resized(window: FakeWindow, tmp_path: Path) ->
         window.shown = broken_window().shown
         until(lambda: saw(b"inc-000001: opened"))
         assert process.poll() is None
+
+
+def test_what_must_be_done_is_never_cut(window: FakeWindow, tmp_path: Path) -> None:
+    """FACT: an answer that is longer than the line goes on below, with its command whole."""
+    history = RestartHistory(breaker_open=True)
+    dead = engine(ProcessState.GIVEN_UP, history=history, cause=Cause.CRASH, explanation="x " * 60)
+    window.shown = snapshot(State(engines={dead.name: dead}))
+    with watching(tmp_path, size=(40, 70)) as (_, saw, _terminal):
+        until(lambda: saw(b"reset-breaker main"))
+        assert saw(b"BROKE")

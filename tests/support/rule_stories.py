@@ -170,6 +170,18 @@ ENGINE_TALES = (
         ),
     ),
     Tale(
+        "engine-degraded",
+        fires=tuple(http(at, canary="unauthorized", status=401) for at in times(5.0, 185.0)),
+        clears=(http(190.0, canary="ok", status=200),),
+        silent=(("engine_http.canary",),),
+        still=(
+            _restart,
+            lambda story: story.spawned(188.0, NEXT),
+            lambda story: story.finished(189.0, "restart_engine"),
+            lambda story: story.tick(900.0),
+        ),
+    ),
+    Tale(
         "engine-stalled",
         fires=(
             process(2.0, stopped_members=1),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.core import GENERATION, NAME, engine, restarting, serving
+from tests.support.core import GENERATION, NAME, Story, engine, http, restarting, serving
 from tests.support.windows import snapshot
 from watchdog.core.model import (
     Cause,
@@ -17,14 +17,27 @@ from watchdog.core.model import (
     Mode,
     Pause,
     ProcessState,
+    Reading,
     Severity,
     Subject,
     SubjectKind,
+    Unread,
     Verb,
     Verdict,
+    engine_subject,
 )
-from watchdog.core.state import EngineState, RestartHistory, State, StoppedBy, Watch
+from watchdog.core.state import (
+    Attach,
+    EngineSettings,
+    EngineState,
+    RestartHistory,
+    State,
+    StoppedBy,
+    Vitals,
+    Watch,
+)
 from watchdog.web.answers import Answers, Level, answered
+from watchdog.web.pasted import pasted
 
 HOST = Subject(SubjectKind.HOST, "host")
 CARD = Subject(SubjectKind.GPU, "GPU-1")
@@ -60,7 +73,8 @@ def test_yes_is_said_of_what_serves_and_of_nothing_else(verdict: Verdict) -> Non
     serves = verdict in {Verdict.READY, Verdict.BUSY}
     assert (found.level is Level.GOOD) is serves
     assert found.serving.startswith("yes: ") is serves
-    assert serves or found.serving.startswith(f"no: main is {verdict.value}")
+    no = "not surely" if verdict is Verdict.DEGRADED else "no"
+    assert serves or found.serving.startswith(f"{no}: main is {verdict.value.replace('_', ' ')}")
 
 
 def test_a_first_start_is_no_alarm() -> None:
@@ -96,9 +110,12 @@ def test_a_standby_that_rests_is_not_missed() -> None:
 def test_an_engine_that_was_stopped_by_hand_is_not_broken() -> None:
     """FACT: it says who stopped it, and that nothing broke."""
     history = RestartHistory(wanted=False, stopped_by=StoppedBy.OPERATOR)
-    found = of(alone(engine(ProcessState.STOPPED, history=history)))
-    assert found.serving == "no: stopped by its operator"
-    assert found.broke == ("nothing",)
+    found = of(alone(engine(ProcessState.STOPPED, history=history, since=70.0)))
+    assert found.serving == "no: main was stopped by an operator at 23:59:30"
+    assert found.broke == ("nothing: an operator stopped main",)
+    assert found.did == ("23:59:30 stopped main: an operator asked for it",)
+    (todo,) = found.todo
+    assert todo.text.startswith("vllm-watchdog start main, when it may: an operator stopped it at ")
 
 
 def test_a_quiet_day() -> None:
@@ -115,9 +132,10 @@ def test_a_quiet_day() -> None:
 def test_a_crash_under_repair_asks_nothing_of_anybody() -> None:
     """FACT: what broke and what was decided is told; the person has nothing to do yet."""
     found = of(restarting(10.0).state, 11.0)
-    assert "engine/main: " in found.broke[0]
+    assert " main: " in found.broke[0]
     assert "it crashed" in found.broke[0]
-    assert found.did[0].endswith("decided: restart_engine, by engine-dead")
+    assert found.did[0].endswith("decided: restart main, by engine-dead")
+    assert found.serving == "no: main is being restarted: it crashed"
     assert found.todo == ()
     assert found.rest == "nothing yet: the watchdog is at it"
 
@@ -126,8 +144,8 @@ def test_after_the_repair_the_last_incident_is_named_for_a_day() -> None:
     """FACT: what it was, how it ended and how long it took; a day later it is nobody's question."""
     story = restarting(10.0).restarted(12.0, "0000000b")
     found = of(story.state, 20.0)
-    assert found.broke[0].startswith("nothing now; the last was engine-dead on engine/main (crash)")
-    assert found.did == ("inc-000001: restart_engine; recovered after 3.0 s",)
+    assert found.broke[0].startswith("nothing now; the last was engine-dead on main (crash)")
+    assert found.did == ("nothing now; inc-000001: restart, recovered after 3.0 s",)
     assert of(story.state, 90_000.0).broke == ("nothing",)
 
 
@@ -140,14 +158,16 @@ def test_a_pause_is_told_with_its_owner_and_its_end() -> None:
 
 
 def test_a_crash_while_paused_is_for_the_person() -> None:
-    """FACT: with the pause nobody restarts it: the fix of the finding is to be done."""
+    """FACT: nobody restarts it while it is paused: to end that comes first, no breaker is named."""
     story = serving()
     story.command(Verb.PAUSE, 5.0)
     story.exited(10.0)
     found = of(story.state, 12.0)
     assert found.did[0] == "only looks: paused by me: why"
-    assert any("held back: restart_engine" in line for line in found.did)
-    assert {one.runbook for one in found.todo} == {"engine-dead", ""}
+    assert "held back: restart of main: paused" in found.did
+    assert [one.text for one in found.todo] == [
+        "vllm-watchdog resume: while it is paused nobody restarts main"
+    ]
 
 
 def test_observe_mode_is_told() -> None:
@@ -160,7 +180,7 @@ def test_observe_mode_is_told() -> None:
     [
         (
             engine(ProcessState.GIVEN_UP, cause=Cause.BAD_ARGUMENTS, explanation="no such flag"),
-            "(bad_arguments: no such flag), then: vllm-watchdog start main",
+            "(bad_arguments: no such flag); then: vllm-watchdog start main",
             "engine-dead",
         ),
         (
@@ -181,14 +201,14 @@ def test_what_the_watchdog_cannot_do_is_the_persons(
 
 
 def test_what_is_known_of_this_exit_comes_before_the_command() -> None:
-    """FACT: the advice of its cause is told where a person has to act, and not in place of it."""
+    """FACT: the advice of its cause is told with the command that goes on from there, in a line."""
     story = serving()
     advice = "correct the flag: compare --help"
     story.take(EngineExited(9.0, NAME, GENERATION, 2, None, Cause.BAD_ARGUMENTS, "no flag", advice))
     given_up = replace(story.engine, process=ProcessState.GIVEN_UP)
-    first, second = of(story.state.with_engine(given_up), 10.0).todo
-    assert (first.text, first.runbook) == (f"{NAME}: {advice}", "engine-dead")
-    assert second.text.endswith("vllm-watchdog start main")
+    (todo,) = of(story.state.with_engine(given_up), 10.0).todo
+    assert todo.text == f"{NAME}: {advice}; then: vllm-watchdog start main"
+    assert todo.runbook == "engine-dead"
 
 
 def test_a_story_of_failures_ends_with_one_thing_to_do() -> None:
@@ -204,8 +224,13 @@ def test_a_story_of_failures_ends_with_one_thing_to_do() -> None:
         story.restarted(at, f"{number + 16:08x}")
         at += 5.0
     assert story.engine.history.breaker_open
-    (todo,) = of(story.state, at + 400.0).todo
+    found = of(story.state, at + 400.0)
+    (todo,) = found.todo
     assert todo.text.endswith("vllm-watchdog reset-breaker main")
+    assert "5 restarts since " in found.did[0]
+    assert found.did[0].endswith(
+        "did not help; before: inc-000001, inc-000002, inc-000003, inc-000004, inc-000005"
+    )
 
 
 def test_a_finding_with_a_fix_is_something_to_do() -> None:
@@ -240,6 +265,134 @@ def test_only_a_hold_that_does_not_end_by_itself_is_the_persons(held: HoldReason
 def test_a_finding_about_the_box_is_what_broke() -> None:
     """FACT: also without an incident, with the time since when."""
     found = of(firing(finding()))
-    assert found.broke == ("23:59:10 host/host: it is full",)
+    assert found.broke == ("23:59:10 this host: it is full",)
     assert found.did == ("told, and nothing else: for this it restarts nothing",)
     assert found.level is Level.GOOD
+
+
+def doubtful(at: float) -> Story:
+    """An engine that served, whose completions are refused since 5 and ``at`` last."""
+    story = restarting(1.0).restarted(2.0, "0000000b")
+    for moment in range(5, int(at) + 1, 5):
+        story.read(
+            http(moment, canary="unauthorized", status=401, generation="0000000b"),
+        )
+    return story
+
+
+@pytest.mark.parametrize("at", [20.0, 200.0])
+def test_of_a_doubtful_engine_the_present_is_told(at: float) -> None:
+    """FACT: not surely, why, left alone; no old repair is its answer, before its rule fires too."""
+    found = of(doubtful(at).state, at)
+    assert found.level is Level.WARNING
+    assert found.serving.startswith("not surely: main is degraded: the completion was refused")
+    assert "the completion was refused: API key needed" in found.broke[0]
+    assert "engine-dead" not in " ".join(found.broke)
+    assert found.did == ("left main alone on purpose: it may still serve",)
+    assert [one.runbook for one in found.todo] == ([] if at < 180 else ["engine-degraded"])
+    assert at > 180 or found.rest.startswith("nothing yet")
+
+
+def test_an_engine_that_dies_of_its_doubts_is_dead() -> None:
+    """FACT: an incident that began as a doubt is told in the words of what fires now."""
+    story = doubtful(200.0)
+    story.exited(201.0, generation="0000000b")
+    found = of(story.state, 201.5)
+    assert "main: the engine is dead" in found.broke[0]
+    assert found.todo == ()
+    assert found.rest == "nothing yet: the watchdog is at it"
+
+
+@pytest.mark.parametrize("failing", [None, 90.0])
+def test_a_saturated_engine_serves_and_is_left_alone(failing: float | None) -> None:
+    """FACT: yes, it is busy and with what; that it is left alone is meant so."""
+    full = Vitals(waiting=0.0 if failing else 40.0, failing_since=failing)
+    one = engine(verdict=Verdict.BUSY, reasons=("52 requests in the engine",), vitals=full)
+    found = of(alone(one))
+    assert (found.level, found.serving) == (
+        Level.GOOD,
+        "yes: main is busy: 52 requests in the engine",
+    )
+    assert found.did == ("left main alone on purpose: a busy engine is never restarted",)
+    assert found.todo == ()
+
+
+def test_counters_that_cannot_be_read_are_told_at_once() -> None:
+    """FACT: with the reason, long before a rule fires; it serves all the same."""
+    story = serving()
+    blind = Reading("engine_metrics", 5.0, 0.1, (), (Unread(engine_subject(NAME), "noise"),))
+    blind = replace(blind, subject=engine_subject(NAME), generation=GENERATION)
+    found = of(story.read(blind).state, 6.0)
+    assert found.level is Level.GOOD
+    assert found.broke == ("main: its counters cannot be read: noise",)
+    assert found.did == ("nothing: what cannot be read proves nothing",)
+
+
+def test_who_gave_up_says_where_it_is_written() -> None:
+    """FACT: the log and the newest evidence of the incident that goes on, by their paths."""
+    story = serving()
+    story.take(EngineExited(9.0, NAME, GENERATION, 2, None, Cause.BAD_ARGUMENTS, "no flag", "x"))
+    story.state = story.state.with_engine(replace(story.engine, process=ProcessState.GIVEN_UP))
+    shown = replace(
+        snapshot(story.state, 10.0),
+        logs={NAME: "/s/engine-main.log"},
+        bundles={"inc-000001": ("/s/evidence/1", "/s/evidence/2")},
+    )
+    _, look = answered(shown).todo
+    assert look.text == "main: look at its log /s/engine-main.log, evidence /s/evidence/2"
+
+
+def test_an_attached_engine_is_started_by_others() -> None:
+    """FACT: no command of ours is offered where it would be refused."""
+    settings = EngineSettings(NAME, attach=Attach.REPORT)
+    story = serving()
+    story.state = story.state.with_engine(replace(story.engine, settings=settings))
+    story.exited(10.0)
+    found = of(story.state, 12.0)
+    assert found.did == (
+        "told, and nothing else: it is attached to report, others start main",
+        *found.did[1:],
+    )
+    assert "start it where it is started" in found.todo[0].text
+    assert not any("vllm-watchdog" in one.text for one in found.todo)
+
+
+def test_a_restart_that_waits_for_others_is_theirs_to_make() -> None:
+    """FACT: an engine that may be ended, and not started, by us: whoever starts it is needed."""
+    settings = EngineSettings(NAME, attach=Attach.SIGNAL)
+    story = serving()
+    story.state = story.state.with_engine(replace(story.engine, settings=settings))
+    story.exited(10.0)
+    found = of(story.state, 12.0, {NAME: "somebody else to start it"})
+    assert found.serving == (
+        "no: main is not there: it crashed, waits for somebody else to start it"
+    )
+    assert "start it where it is started" in found.todo[0].text
+
+
+def test_what_another_finding_outranks_is_no_task() -> None:
+    """FACT: it neither broke something of its own nor asks for anything."""
+    low, high = finding(rule="low", fix="x"), finding(rule="high", fix="y")
+    state = firing(low)
+    state = replace(state, watches={**state.watches, ("high", HOST): Watch(firing=high)})
+    shown = replace(snapshot(state), outranked={("low", HOST): high})
+    assert [one.text for one in answered(shown).todo] == ["y"]
+
+
+def test_a_wait_has_its_end() -> None:
+    """FACT: while the next start is waited for, its time is told."""
+    one = engine(ProcessState.BACKOFF, verdict=Verdict.DEAD, reasons=("x",), retry_at=130.0)
+    assert of(alone(one)).serving == "no: main is dead: x, the next try is at 00:00:30"
+    assert of(alone(replace(one, retry_at=90.0))).serving == "no: main is dead: x"
+
+
+def test_commands_name_the_state_directory() -> None:
+    """FACT: each works when it is pasted; where the directory is found, it is not named."""
+    history = RestartHistory(wanted=False, stopped_by=StoppedBy.OPERATOR)
+    state = alone(engine(ProcessState.STOPPED, history=history))
+    (todo,) = answered(replace(snapshot(state), state_dir="/srv/a b")).todo
+    assert todo.text.startswith("vllm-watchdog --state-dir '/srv/a b' start main, ")
+    assert pasted(todo.text, "/srv/a b") == todo.text
+    assert pasted("the vllm-watchdog process; vllm-watchdog 1.0", "/x") == (
+        "the vllm-watchdog process; vllm-watchdog 1.0"
+    )

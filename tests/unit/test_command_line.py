@@ -1,5 +1,6 @@
 """What an engine's own command says about it."""
 
+import os
 import shlex
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog.command_line import CommandError, EngineCommand, Form, describe, redacted
+from watchdog.config import Config, EngineConfig
+from watchdog.daemon.configured import described
+from watchdog.daemon.once import OneTarget
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - never bound here
 API_SERVER = "python -m vllm.entrypoints.openai.api_server"
@@ -156,6 +160,50 @@ def test_the_config_file_of_vllm(tmp_path: Path) -> None:
     engine = describe(["vllm", "serve", "--config", "c.yaml", "--port=7"], {}, {}, cwd=tmp_path)
     assert (engine.model, engine.served_names) == ("org/m", ("a", "b"))
     assert (engine.endpoint.host, engine.endpoint.port) == ("10.0.0.1", 7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf-overrides:\n  rope_scaling:\n    factor: 4\n",
+        "hf-overrides: {rope_theta: 1}\n",
+        "hf_overrides: |\n  {}\n",
+        "hf-overrides:\n  - a: 1\n    b: 2\n",
+        "hf-overrides: &all\n",
+    ],
+)
+def test_what_is_nested_in_a_config_file_is_noted(tmp_path: Path, text: str) -> None:
+    """What is deeper than a list is named and not counted; JSON and the rest still count."""
+    (tmp_path / "c.yaml").write_text(f"{text}# a comment\n\nport: 9\ndtype: half\n")
+    engine = describe(["vllm", "serve", "m", "--config", "c.yaml"], {}, {}, cwd=tmp_path)
+    (note,) = engine.notes
+    assert note == "not understood in the engine's --config file, so not counted: hf-overrides"
+    assert (engine.endpoint.port, dict(engine.flags)["dtype"]) == (9, ("half",))
+    assert "hf-overrides" not in dict(engine.flags)
+
+
+def test_json_in_a_config_file_is_understood(tmp_path: Path) -> None:
+    """It is what the flag itself would take; and a flag that is given needs no file."""
+    (tmp_path / "c.yaml").write_text('hf-overrides: {"a": 1}\ncompilation-config:\n  level: 3\n')
+    command = ["vllm", "serve", "m", "--config", "c.yaml", "--compilation-config", "3"]
+    engine = describe(command, {}, {}, cwd=tmp_path)
+    assert (engine.notes, dict(engine.flags)["hf-overrides"]) == ((), ('{"a": 1}',))
+
+
+def test_a_pipe_for_a_config_file_hangs_nobody(tmp_path: Path) -> None:
+    """A pipe without a writer is no file, and is not waited for."""
+    os.mkfifo(tmp_path / "c.yaml")
+    engine = describe(["vllm", "serve", "m", "--config", "c.yaml"], {}, {}, cwd=tmp_path)
+    assert "could not be read" in engine.notes[0]
+
+
+def test_a_relative_config_file_is_where_the_engine_starts(tmp_path: Path) -> None:
+    """Whoever asks what the configured engines say looks in the same directory."""
+    (tmp_path / "c.yaml").write_text("port: 9\n")
+    command = ("vllm", "serve", "m", "--config", "c.yaml")
+    engine = EngineConfig(command=command, cwd=str(tmp_path))
+    assert OneTarget("main", engine).endpoint.port == 9
+    assert described(Config(engine={"main": engine}))["main"].endpoint.port == 9
 
 
 def test_a_missing_config_file_is_noted(tmp_path: Path) -> None:

@@ -221,6 +221,9 @@ def test_a_finding_links_to_its_runbook() -> None:
     assert "<td><code>bad_arguments</code>, <code>model_missing</code></td>" in served
 
 
+_HELD = {HoldReason.INHIBITED: "something else comes first", HoldReason.PAUSED: "paused"}
+
+
 @pytest.mark.parametrize("held", [HoldReason.INHIBITED, HoldReason.PAUSED, None])
 def test_a_finding_that_is_held_says_so(held: HoldReason | None) -> None:
     """FACT: what another finding outranks is told apart from what fires; a hold has its reason."""
@@ -233,7 +236,44 @@ def test_a_finding_that_is_held_says_so(held: HoldReason | None) -> None:
     told = '<span class="word dim">critical</span> <span class="word dim">inhibited</span>'
     assert (told in html) is (held is HoldReason.INHIBITED)
     assert ("<th>held</th>" in html) is (held is not None)
-    assert held is None or f"<th>held</th><td>{held.value}: sweep_leftovers</td>" in html
+    assert held is None or f"<th>held</th><td>sweep_leftovers: {_HELD[held]}</td>" in html
+
+
+def test_a_task_that_is_the_watchdogs_own_is_not_shown() -> None:
+    """FACT: while it repairs, neither finding nor incident says what a person should do."""
+    html = page(broken_window())
+    assert "<th>fix</th>" not in html
+    assert "<th>to do</th><td>nothing yet: the watchdog is at it</td>" in html
+
+
+def test_what_is_over_has_no_task() -> None:
+    """FACT: the fix of an incident that ended is for the next time."""
+    window = broken_window()
+    (one,) = window.shown.state.incidents
+    over = replace(window.shown.state, watches={}, incidents=(replace(one, resolved_at=90.0),))
+    window.shown = replace(window.shown, state=over)
+    html = page(window)
+    assert "<th>next time</th>" in html
+    assert "<th>fix</th>" not in html
+
+
+def test_the_budget_says_of_how_many() -> None:
+    """FACT: a number that means the same in every state, also with an open breaker."""
+    window = crowded("Word", paused=False)
+    window.shown = replace(window.shown, budgets={"Word0": 5})
+    assert "<td>3 of 5 restarts left</td>" in page(window)
+
+
+def test_an_outranked_finding_names_what_outranks_it() -> None:
+    """FACT: it is dim, marked, without a fix, and says by what."""
+    window = crowded("Word", paused=False)
+    (key, watch), *_ = window.shown.state.watches.items()
+    assert watch.firing is not None
+    above = replace(watch.firing, rule="louder")
+    window.shown = replace(window.shown, outranked={key: above})
+    html = page(window)
+    assert '<span class="word dim">inhibited</span>' in html
+    assert "<th>outranked by</th><td>louder on host/Word</td>" in html
 
 
 @pytest.mark.parametrize("where", ["javascript:alert(1)", "data:text/html,x", "//evil", "../x"])

@@ -18,23 +18,24 @@ import click
 
 from watchdog import config as configuration
 from watchdog import procfs, registry
-from watchdog.cli import fit
+from watchdog.cli import attachment, fit
 from watchdog.cli.client import fail
 from watchdog.cli.oddities import oddities
 from watchdog.cli.root import common, examples
 from watchdog.cli.words import shown
 from watchdog.command_line import CommandError, EngineCommand
-from watchdog.config import Config, ConfigError, EngineConfig, PlugIns
+from watchdog.config import Config, ConfigError, EngineConfig
 from watchdog.config.reading import suggestion
 from watchdog.core.rules import Rule
+from watchdog.core.state import Attach
 from watchdog.nvidia import obstacle
 from watchdog.nvidia.engine_cuda import wish
 from watchdog.preflight import Figure, Report, memory_of
 from watchdog.rules import RuleError, build_rules
-from watchdog.supervisor.bounded import Bounded
 
 USAGE = 2
-_SILENT = f"cannot be looked at within {fit.PATIENCE:g} s: does the mount that it is on answer?"
+_WHOLE = 2 * fit.PATIENCE
+"""Seconds for the configuration: a file that an engine's command names takes its own part."""
 
 
 def _sizes(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[int, ...]:
@@ -59,10 +60,12 @@ def _sizes(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tupl
     callback=_sizes,
     help="Count on such GPUs (80GiB); repeatable.",
 )
+@click.option("--attach", type=click.Choice(["report", "signal"]), help="COMMAND runs already.")
 @common
-def check(
+def check(  # noqa: PLR0913, PLR0917 - one parameter an option, all given by name
     command: tuple[str, ...],
     memory: tuple[int, ...],
+    attach: str | None,
     config: Path | None,
     state_dir: Path | None,
     as_json: bool,  # noqa: FBT001 - click calls by name
@@ -72,8 +75,10 @@ def check(
     What is accepted but odd is a warning on stderr.
     Exit code 0, 1 for problems, 2 for a configuration or usage error.
     """
+    if attach and not command:
+        raise click.UsageError("--attach needs the COMMAND of the engine that somebody else starts")
     with refusing():
-        effective = load(config, command)
+        effective = load(config, command, None if attach is None else Attach(attach))
         rules = built(effective)
         warnings = list(oddities(effective, rules, registry.probes()))
     for warning in warnings:
@@ -88,22 +93,19 @@ def check(
     sys.exit(1 if found.problems else 0)
 
 
-def load(path: Path | None, command: tuple[str, ...]) -> Config:
+def load(path: Path | None, command: tuple[str, ...], attach: Attach | None = None) -> Config:
     """The effective configuration. Raises ConfigError, also when a file of it does not answer."""
     plug_ins = registry.plug_ins()
-    found = Bounded(fit.PATIENCE)(lambda: _loaded(path, plug_ins, command))
+
+    def loaded() -> Config:
+        return configuration.load(configuration.find(path, os.environ), plug_ins, command, attach)
+
+    found = fit.attempt(loaded, _WHOLE)
     if isinstance(found, Exception):
         raise found
     if found is None:
-        raise ConfigError([f"the configuration, or an engine's own --config file, {_SILENT}"])
+        raise ConfigError([f"the configuration cannot be looked at{fit.failure(None, _WHOLE)}"])
     return found
-
-
-def _loaded(path: Path | None, plug_ins: PlugIns, command: tuple[str, ...]) -> Config | Exception:
-    try:
-        return configuration.load(configuration.find(path, os.environ), plug_ins, command)
-    except Exception as error:  # noqa: BLE001 - it is raised where somebody waits for it
-        return error
 
 
 def built(config: Config) -> tuple[Rule, ...]:
@@ -137,6 +139,7 @@ class _Found:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
+    attached: Sequence[attachment.Attached] = ()
     figures: Sequence[Figure] = ()
 
     def body(self, oddities: Sequence[str]) -> dict[str, object]:
@@ -146,6 +149,7 @@ class _Found:
             "problems": self.problems,
             "warnings": [*oddities, *self.warnings],
             "engines": [fit.body(name, report) for name, report in self.reports.items()],
+            "attached": [asdict(one) for one in self.attached],
             "box": [asdict(figure) for figure in self.figures],
         }
 
@@ -153,6 +157,7 @@ class _Found:
         """For people: what is wrong first, then the numbers."""
         lines = [shown(line) for line in self.problems or ["no problems found"]]
         lines += [shown(f"warning: {line}") for line in self.warnings]
+        lines += [shown(f"{one.name}: {one.words}") for one in self.attached if not one.odd]
         for name, report in self.reports.items():
             lines += ["", *fit.render(name, report)]
         if self.reports:
@@ -166,28 +171,39 @@ def _checked(
     from watchdog.cli.doctor import running  # it imports this module
 
     floors: Mapping[str, str] = config.probes["driver"].settings.floors
-    box = fit.box_of(config, rules, running(state_dir))
-    found = _Found(warnings=[f"this box: {line}" for line in box.warnings], figures=box.figures)
+    attached, ours = attachment.attached_of(config), attachment.own(config)
+    box = fit.box_of(ours, rules, {**attachment.pids_of(attached), **running(state_dir)})
+    found = _Found(attached=attached, figures=box.figures)
+    found.warnings = [f"{one.name}: {one.words}" for one in attached if one.odd]
+    found.warnings += [f"this box: {line}" for line in box.warnings]
     known: dict[str, tuple[EngineConfig, EngineCommand]] = {}
-    for name, engine in config.engine.items():
+    for name, engine in ours.engine.items():
         try:
             said = fit.said_of(engine)
         except CommandError as error:
             found.problems.append(f"{name}: {error}")
             continue
         lines = [*(() if said.endpoint.uds else _port(said))]
-        program = Bounded(fit.PATIENCE)(partial(_program, engine, floors))
-        if program is None:
-            lines.append(f"the program {engine.command[0]!r} {_SILENT}")
-        else:
+        program = fit.attempt(partial(_program, engine, floors))
+        if isinstance(program, list):
             lines += program
             known[name] = (engine, said)
             lines += _fits(found, name, fit.report_of(engine, said, box, memory, floors))
+        else:
+            lines.append(f"the program {engine.command[0]!r} {_unseen(program)}")
         found.problems += [f"{name}: {line}" for line in lines]
     crowded = () if memory else fit.crowded(known, box)
     found.warnings += [f"this box: {line}" for line in crowded]
-    found.problems += [f"this box: {line}" for line in box.problems]
+    # Where nobody is started by us, nothing keeps an engine of ours from starting.
+    (found.problems if ours.engine else found.warnings).extend(
+        f"this box: {line}" for line in box.problems
+    )
     return found
+
+
+def _unseen(program: Exception | None) -> str:
+    mount = ": does the mount that it is on answer?" if program is None else ""
+    return f"cannot be looked at{fit.failure(program)}{mount}"
 
 
 def _fits(found: _Found, name: str, report: Report | None) -> Sequence[str]:

@@ -99,6 +99,8 @@ def pause(
         seconds = None if duration is None else parse_duration(duration)
     except ValueError as error:
         fail(f"--for: {error}", 2)
+    if not reason.strip():
+        fail("--reason: expected some words: everybody who looks is told", 2)
     _send("pause", state_dir, as_json=as_json, reason=reason, seconds=seconds)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 import msgspec
 
 from watchdog import registry
+from watchdog.cli import attachment
 from watchdog.cli.check import built, load, refusing
 from watchdog.cli.client import socket_path
 from watchdog.cli.root import common, examples
@@ -52,8 +54,13 @@ def doctor(
     with refusing():
         effective = load(config, command)
         rules = built(effective)
-    seen = look(effective, registry.probes(), rules, running(state_dir))
-    click.echo(json.dumps(body(seen, rules)) if as_json else render(seen, rules))
+    attached = attachment.attached_of(effective)
+    known = {**attachment.pids_of(attached), **running(state_dir)}
+    seen = look(attachment.own(effective), registry.probes(), rules, known)
+    if as_json:
+        click.echo(json.dumps({**body(seen, rules), "attached": [asdict(one) for one in attached]}))
+    else:
+        click.echo(render(seen, rules, attached))
     sys.exit(exit_code(seen))
 
 
@@ -122,7 +129,7 @@ def outranked(state: State, rules: Sequence[Rule]) -> dict[Finding, Finding]:
     return {finding: above for finding, above in pairs if above is not None}
 
 
-def render(seen: Look, rules: Sequence[Rule]) -> str:
+def render(seen: Look, rules: Sequence[Rule], attached: Sequence[attachment.Attached] = ()) -> str:
     """The same for people. Control characters of hostile names are shown, not obeyed."""
     state = seen.snapshot.state
     findings = [finding for _, finding in firing(state)]
@@ -132,6 +139,7 @@ def render(seen: Look, rules: Sequence[Rule]) -> str:
         lines = ["no findings in what could be read" if seen.unread else "no findings", ""]
     lines += [gpu_line(card) for card in bodies.gpus(seen.snapshot)]
     lines.append(_driver(_driver_values(state)))
+    lines += [f"{one.name}: {one.words}" for one in attached]
     if seen.unread:
         lines += ["", "could not be read:", *_unread(seen.unread)]
     return "\n".join(shown(line) for line in lines)

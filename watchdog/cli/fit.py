@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from watchdog import registry
 from watchdog.cli.words import shown
@@ -37,6 +38,7 @@ _DESCRIPTORS = 65_535
 """vLLM raises its own limit so far where it may."""
 _UNKNOWN = "not computed"
 _UNITS = frozenset({"tokens", "requests", "GPUs", "blocks"})
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +89,35 @@ def report_of(
         return None
     around = {**os.environ, **engine.env, **assigned(engine.command)}
     cards = _stand_ins(said, memory) if memory else tuple(_cards(said, around, box.state))
-    bounded = Bounded(PATIENCE)
-    found = bounded(lambda: preflight(said, around, engine.cwd or None, cards))
-    if found is None:
-        line = f"the model {said.model} could not be looked at within {PATIENCE:g} s"
-        return Report(warnings=(line,))
+    found = attempt(lambda: preflight(said, around, engine.cwd or None, cards))
+    if not isinstance(found, Report):
+        line = f"the model {said.model} could not be looked at{failure(found)}"
+        return Report(warnings=(*said.notes, line))
     driver = _driver(said, around, floors)
     return replace(
         found,
         figures=(*driver, *found.figures),
-        warnings=(*found.warnings, *_few_files()),
+        warnings=(*said.notes, *found.warnings, *_few_files()),
     )
+
+
+def attempt(work: Callable[[], T], patience: float = PATIENCE) -> T | Exception | None:
+    """What ``work`` returned or raised; None when it has not come back in ``patience`` seconds."""
+
+    def caught() -> T | Exception:
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - who waits for it says what becomes of it
+            return error
+
+    return Bounded(patience)(caught)
+
+
+def failure(found: Exception | None, patience: float = PATIENCE) -> str:
+    """What ``attempt`` came to, behind "cannot be looked at"."""
+    if found is None:
+        return f" within {patience:g} s"
+    return f": {type(found).__name__}: {found}"
 
 
 def _driver(
@@ -245,7 +265,8 @@ def _shared_memory(config: Config) -> Iterator[Figure]:
 def render(name: str, report: Report) -> Iterator[str]:
     """A heading and a line for each number."""
     where = f", {report.place}" if report.place else ""
-    yield shown(f"{name}: {report.verdict.replace('_', ' ')}{where}")
+    why = f": {report.why}" if report.why else ""
+    yield shown(f"{name}: {report.verdict.replace('_', ' ')}{why}{where}")
     yield from table(report.figures)
 
 
@@ -277,5 +298,6 @@ def body(name: str, report: Report) -> dict[str, object]:
         "name": name,
         "model": report.place,
         "verdict": report.verdict.value,
+        "why": report.why,
         "figures": [asdict(figure) for figure in report.figures],
     }

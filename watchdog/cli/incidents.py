@@ -16,12 +16,16 @@ import msgspec
 from watchdog import config as configuration
 from watchdog.cli.client import NO_DAEMON, fail, socket_path
 from watchdog.cli.root import common, examples
+from watchdog.cli.status import answers, known, named
 from watchdog.cli.tables import columns, fields, paragraph
 from watchdog.cli.words import shown
 from watchdog.core.model import Incident, Seconds
 from watchdog.store import StoredIncident
 from watchdog.store.told import UnreadableStoreError, stored_incident, stored_incidents
 from watchdog.web import bodies
+from watchdog.web.deeds import OUTCOMES
+from watchdog.web.pasted import pasted
+from watchdog.web.saying import action
 
 UNKNOWN = 1
 _PATIENCE: Seconds = 5.0
@@ -61,10 +65,21 @@ def incidents(
     """
     if id_ is None:
         found = _listed(state_dir)
-        click.echo(json.dumps({"incidents": found}) if as_json else listed(found))
+        text = json.dumps({"incidents": found}) if as_json else _headed(state_dir, listed(found))
+        click.echo(text)
         return
     one = _one(state_dir, id_)
-    click.echo(json.dumps(one) if as_json else told(one))
+    click.echo(json.dumps(one) if as_json else _headed(state_dir, told(one)))
+
+
+def _headed(state_dir: Path | None, text: str) -> str:
+    """``text`` below what ``status`` says of the present: whether it serves, and what to do."""
+    status = _asked(state_dir, "/api/v1/status")
+    lines = ["SERVING  not known: no daemon answers"]
+    if status is not None and known(status):
+        now = {**status["answers"], "broke": (), "did": ()}
+        lines = [*answers(now, where=named(state_dir))]
+    return "\n".join((*lines, "", pasted(text, named(state_dir))))
 
 
 def listed(found: list[Body]) -> str:
@@ -78,7 +93,7 @@ def listed(found: list[Body]) -> str:
             str(one["rule"]),
             str(one["subject"]),
             str(one["cause"]),
-            str(one["outcome"] or "open"),
+            OUTCOMES.get(one["outcome"], str(one["outcome"])) or "open",
         )
         for one in found
     ]
@@ -107,7 +122,7 @@ def _facts(one: Body) -> Iterator[tuple[str, str]]:
     yield "began", _second(one["began"])
     yield "noticed", f"{one['detected_after_s']} s later"
     yield "cause", f"{one['cause']}: {one['explanation']}" if one["explanation"] else one["cause"]
-    yield "actions", ", ".join(one["actions"]) or "none"
+    yield "actions", ", ".join(map(action, one["actions"])) or "none"
     yield "outcome", _OUTCOMES.get(one["outcome"], str(one["outcome"]))
     if one["recovered_after_s"] is not None:
         yield (
@@ -116,7 +131,16 @@ def _facts(one: Body) -> Iterator[tuple[str, str]]:
         )
     for path in one.get("bundles", ()):
         yield "bundle", str(path)
-    yield "fix", str(one["fix"])
+    yield from _duty(one)
+
+
+def _duty(one: Body) -> Iterator[tuple[str, str]]:
+    """What is over asks for nothing: its fix is what prevents the next one."""
+    over = one["resolved"] is not None
+    if over or one["repaired"]:
+        yield "to do", "nothing: it is over" if over else "nothing yet: the watchdog is at it"
+    if one["fix"] and not one["repaired"]:
+        yield "next time" if over else "fix", str(one["fix"])
 
 
 def _story(one: Body) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from watchdog.cli.client import socket_path
-from watchdog.cli.status import known, render
+from watchdog.cli.status import known, named, render
 from watchdog.cli.words import shown
 from watchdog.core.model import Seconds
 
@@ -82,7 +82,7 @@ def _lines(first: Body, state_dir: Path | None) -> None:
 def _stream(first: Body, state_dir: Path | None) -> None:
     before = ""
     for found in _looks(first, state_dir):
-        text = _SILENT if found is None else render(found)
+        text = _SILENT if found is None else render(found, named(state_dir))
         if text != before:
             click.echo(f"{_clock()}\n{text}\n")
         before = text
@@ -100,27 +100,32 @@ def _screen(first: Body, state_dir: Path | None) -> None:
         _stream(first, state_dir)
         return
     changed: deque[str] = deque(maxlen=_KEPT)
-    last, heard = first, _clock()
+    last, heard, where = first, _clock(), named(state_dir)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for found in _looks(first, state_dir):
             if found is not None:
                 changed.extendleft(f"{_clock()}  {line}" for line in changes(last, found))
                 last, heard = found, _clock()
             silent = f"{_SILENT}: this is how it was at {heard} UTC" if found is None else ""
-            live.update(_picture(last, tuple(changed), silent), refresh=True)
+            told = render(last, where, console.width)
+            level = last["answers"]["level"]
+            live.update(_picture(told, level, tuple(changed), silent), refresh=True)
 
 
-def _picture(found: Body, changed: tuple[str, ...], silent: str) -> Any:  # noqa: ANN401 - rich's
-    """Rich takes no text of ours as markup: it is ``Text`` with one style a line."""
+def _picture(told: str, level: str, changed: tuple[str, ...], silent: str) -> Any:  # noqa: ANN401 - rich's
+    """Rich takes no text of ours as markup: it is ``Text`` with one style a line.
+
+    The answers in ``told`` fit the screen; of what stands below, the ends of lines may be cut.
+    """
     from rich.text import Text
 
-    answered, _, rest = render(found).partition("\n\n")
-    serving, _, others = answered.partition("\n")
+    answered, _, rest = told.partition("\n\n")
+    serving, _, others = answered.partition("\nBROKE")
     picture = Text(no_wrap=True, overflow="ellipsis")
     if silent:
         picture.append(f"{silent}\n", "bold reverse red")
-    picture.append(f"{serving}\n", _STYLES.get(found["answers"]["level"], ""))
-    picture.append(f"{others}\n\nCHANGED SINCE YOU LOOK (UTC, newest first)\n")
+    picture.append(f"{serving}\n", _STYLES.get(level, ""))
+    picture.append(f"BROKE{others}\n\nCHANGED SINCE YOU LOOK (UTC, newest first)\n")
     picture.append("\n".join(f"  {shown(line)}" for line in changed) or "  nothing")
     picture.append(f"\n\n{rest}")
     return picture

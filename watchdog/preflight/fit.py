@@ -18,13 +18,14 @@ from watchdog.preflight.length import Length, length_of
 from watchdog.preflight.loaded import Loaded, loaded_of
 from watchdog.preflight.model import Model, model_of
 from watchdog.preflight.report import Figure, Report, Verdict
-from watchdog.preflight.shape import Shape, ShapeError, attention_heads, shape_of
+from watchdog.preflight.shape import Shape, ShapeError, absurd, attention_heads, shape_of
 from watchdog.preflight.wishes import DEFAULT_SHARE, Wishes, wishes_of
 from watchdog.preflight.words import number, plural, size
 
 _OLD_SHARE = 0.9
 """The default of vLLM up to 0.18: a start that might work is not called impossible."""
 _CHUNKS = "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE"
+_INCOMPLETE = "the weights are incomplete"
 _BESIDES = 4 << 30
 """With less than this beyond one request of full length it is tight: activations, CUDA's context
 and graphs took 0.3 GiB with a tiny model on an H200, and take some GiB with large ones."""
@@ -90,13 +91,21 @@ def preflight(
     if loaded is None and verdict is not Verdict.TOO_LARGE:
         verdict = Verdict.NOT_COMPUTED
     return Report(
-        model.place, verdict, tuple(sheet.figures), tuple(sheet.problems), tuple(sheet.warnings)
+        model.place,
+        verdict,
+        tuple(sheet.figures),
+        tuple(sheet.problems),
+        tuple(sheet.warnings),
+        _INCOMPLETE if model.incomplete and verdict is Verdict.NOT_COMPUTED else "",
     )
 
 
 def _weights(sheet: _Sheet, model: Model, said: EngineCommand) -> Loaded | None:
     if model.weights is None:
         sheet.add("weights", None, "bytes", model.away or "no files of weights")
+        return None
+    if model.incomplete:
+        sheet.add("weights", None, "bytes", _INCOMPLETE)
         return None
     sheet.add("weights", model.weights.bytes, "bytes", model.weights.how)
     loaded = loaded_of(model.weights, model.config, sheet.wishes, said)
@@ -123,6 +132,7 @@ def _plan(
     if model.config is None:
         sheet.add(name, None, "bytes", model.away or "no configuration")
         return None
+    sheet.problems.extend(absurd(model.config))
     ranks = (said.tensor_parallel, said.pipeline_parallel)
     heads = attention_heads(model.config)
     if heads % ranks[0]:

@@ -16,6 +16,7 @@ from watchdog.preflight.wishes import Wishes
 
 _CONFIG_LIMIT = 4 << 20
 _DEEPEST = 8
+_PLUG_IN = "vLLM 0.32 reads GGUF only with a plug-in"
 _PATH = re.compile(r"(/|\./|\.\./|~).*")
 
 
@@ -23,7 +24,8 @@ _PATH = re.compile(r"(/|\./|\.\./|~).*")
 class Model:
     """``config`` has the names of Hugging Face, None when there is none; ``place`` is in words.
 
-    ``away`` says why nothing is here. ``problems`` keep vLLM from loading it, ``notes`` do not.
+    ``away`` says why nothing is here. ``incomplete``: nothing can be computed of the weights that
+    are here. ``problems`` keep vLLM from loading it, ``notes`` do not.
     """
 
     place: str = ""
@@ -32,6 +34,7 @@ class Model:
     away: str = ""
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    incomplete: bool = False
 
 
 def model_of(
@@ -77,14 +80,27 @@ def _of_folders(own: list[Place], others: list[Place], wishes: Wishes, *, offlin
         lacking.append(f"no weights in {where.path}")
     lacking = [line for line in lacking if line]
     problems = [line for line in (damaged, *(weights.problems if weights else ())) if line]
-    notes: list[str] = []
-    if where.commit and not offline:  # what a cache lacks is fetched, what it has is believed
-        notes = [f"{line}: vLLM would download it" for line in lacking]
+    notes = [_PLUG_IN] if weights is not None and weights.gguf else []
+    fetched = bool(where.commit) and not offline
+    if fetched:  # what a cache lacks is fetched, what it has is believed
+        notes += [f"{line}: vLLM would download it" for line in lacking]
     else:
         problems = [*lacking, *problems]
-    place = f"{where.path}" + (f", commit {where.commit[:12]}" if where.commit else "")
-    config = None if config is None else merged(config, wishes.overrides)
-    return Model(place, config, weights, problems=tuple(problems), notes=tuple(notes))
+    return Model(
+        place=f"{where.path}" + (f", commit {where.commit[:12]}" if where.commit else ""),
+        config=None if config is None else merged(config, wishes.overrides),
+        weights=weights,
+        problems=tuple(problems),
+        notes=tuple(notes),
+        incomplete=weights is not None and _is_incomplete(weights, fetched=fetched),
+    )
+
+
+def _is_incomplete(weights: Weights, *, fetched: bool) -> bool:
+    """Of files that would be ``fetched`` the index alone says enough."""
+    if fetched and weights.indexed and not weights.problems:
+        return False
+    return not weights.whole
 
 
 def _config(where: list[Place]) -> tuple[dict[str, Any] | None, str, str]:
@@ -148,8 +164,14 @@ def _of_file(place: Place, wishes: Wishes) -> Model:
         if f"{architecture}.{own}" in pairs
     }
     config = merged({**found, "model_type": architecture}, wishes.overrides)
-    note = "vLLM 0.32 reads GGUF only with a plug-in"
-    return Model(str(place.path), config, weights, problems=problems, notes=(note,))
+    return Model(
+        str(place.path),
+        config,
+        weights,
+        problems=problems,
+        notes=(_PLUG_IN,),
+        incomplete=not weights.whole,
+    )
 
 
 def merged(

@@ -35,7 +35,8 @@ class Figure:
 class Report:
     """``place`` is where the model was found, "" for nowhere. All texts are of one line.
 
-    ``problems`` keep the engine from starting, ``warnings`` do not.
+    ``problems`` keep the engine from starting, ``warnings`` do not. ``why`` nothing is said of the
+    whole, "" when that needs no more words than the figures have.
     """
 
     place: str = ""
@@ -43,3 +44,4 @@ class Report:
     figures: tuple[Figure, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    why: str = ""

@@ -5,12 +5,13 @@ Of an architecture that is not in the lists nothing is said: its layers may keep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 _NESTED = ("thinker_config", "text_config", "llm_config", "language_config")
 _DEEPEST = 3
+_SHOWN = 40
 _MOST = 1 << 24
 """No figure of a configuration is larger."""
 
@@ -85,6 +86,8 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 """What nested configurations leave out, because the classes of transformers have it."""
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _KV_HEADS = (
     *("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num"),
     "num_attention_groups",
@@ -153,7 +156,7 @@ def shape_of(config: Mapping[str, Any], *, windows: bool = True) -> Shape:
     if "attention_chunk_size" in text:
         told["attention_chunk_size"] = text["attention_chunk_size"]
     heads = _count(told, *_HEADS)
-    depth = _count(told, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    depth = _count(told, *_DEPTH)
     key = _head_size(kind, told, heads)
     value = told.get("v_head_dim")
     return Shape(
@@ -170,6 +173,18 @@ def attention_heads(config: Mapping[str, Any]) -> int:
     text = text_of(config)
     told = {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
     return next((value for name in _HEADS if _is_count(value := told.get(name))), 0)
+
+
+def absurd(config: Mapping[str, Any]) -> Iterator[str]:
+    """One line for every number without which no architecture can be built, and that is none."""
+    text = text_of(config)
+    if text.get("model_type") in _HYBRID:
+        return  # without heads when no layer has attention
+    for name in (*_HEADS, *_HIDDEN, *_DEPTH):
+        value = text.get(name)
+        if not (value is None or isinstance(value, list | dict) or _is_count(value)):
+            told = repr(value)[:_SHOWN]
+            yield f"{name} is {told} in its configuration: expected a whole number, 1 or more"
 
 
 def _refuse(kind: str, text: Mapping[str, Any]) -> None:
@@ -224,7 +239,7 @@ def _head_size(kind: str, text: Mapping[str, Any], heads: int) -> int:
         return told
     if kind in _HEAD_SIZES:
         return _HEAD_SIZES[kind]
-    found = _count(text, "hidden_size", "n_embd", "d_model") // heads
+    found = _count(text, *_HIDDEN) // heads
     if not found:
         raise ShapeError("its heads have no size")
     return found

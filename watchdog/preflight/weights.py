@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from watchdog.model_files.small import small, status
@@ -31,6 +31,7 @@ _NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "r
 _INDICES = ("consolidated.safetensors.index.json", "model.safetensors.index.json")
 _PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 _NAMED = 3
+_LONGEST = 200
 _ROUGHLY = 0.01
 """Share by which files may be smaller than the index says: some count shared tensors twice."""
 
@@ -42,6 +43,7 @@ class Weights:
     ``types`` are bytes by the name of their type as safetensors writes it, ``layers`` bytes by
     number of the layer; both empty when not known. ``output`` are bytes of the output layer.
     ``missing`` names files that are not there, "" for none; ``problems`` are about those that are.
+    ``indexed``: the index says how many bytes there are, whatever lies here.
     """
 
     bytes: int
@@ -52,6 +54,13 @@ class Weights:
     output: int = 0
     missing: str = ""
     problems: tuple[str, ...] = ()
+    indexed: bool = False
+    gguf: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of them are there, so that ``bytes`` are what would be loaded."""
+        return not self.missing and not self.problems
 
 
 def of_folder(folder: Path, load_format: str = "auto") -> Weights | None:
@@ -68,7 +77,8 @@ def of_folder(folder: Path, load_format: str = "auto") -> Weights | None:
     for family in ("consolidated*.safetensors",) if mistral else _FAMILIES:
         files = [n for n in fnmatch.filter(names, family) if not _is_any(n, _NO_WEIGHTS)]
         if files:
-            return _counted(folder, files, f"{plural(len(files), 'file')} {family}")
+            found = _counted(folder, files, f"{plural(len(files), 'file')} {family}")
+            return replace(found, gguf=family == "*.gguf")
     return None
 
 
@@ -101,18 +111,27 @@ def _indexed(folder: Path, name: str) -> Weights | None:
     mapped = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(mapped, dict):
         return None
-    files = sorted({f for f in mapped.values() if isinstance(f, str) and f == Path(f).name})
-    if not files or len(files) > _MOST_ENTRIES:
+    named = sorted({file for file in mapped.values() if isinstance(file, str)})
+    if not named or len(named) > _MOST_ENTRIES:
         return None
-    counted = _counted(folder, files, f"{plural(len(files), 'file')} of {name}")
+    files = [file for file in named if _is_inside(file)]
+    counted = _counted(folder, files, f"{plural(len(named), 'file')} of {name}")
+    outside = [file for file in named if not _is_inside(file)]
+    if outside:
+        line = f"{name} names weights outside of the model's folder: {_listed(outside)}"
+        return replace(counted, problems=(line, *counted.problems))
     told = total_size(index)
-    if told is None:
+    if told is None or (counted.whole and counted.bytes >= told * (1 - _ROUGHLY)):
         return counted
     problems = counted.problems
-    if not problems and not counted.missing and counted.bytes < told * (1 - _ROUGHLY):
+    if counted.whole:
         problems = (f"the weights are {size(counted.bytes)}, and {name} says {size(told)}",)
-    amount = told if problems or counted.missing else counted.bytes
-    return replace(counted, bytes=amount, problems=problems)
+    return replace(counted, bytes=told, problems=problems, indexed=True)
+
+
+def _is_inside(file: str) -> bool:
+    path = PurePosixPath(file)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _counted(folder: Path, files: Sequence[str], how: str) -> Weights:
@@ -133,7 +152,11 @@ def _counted(folder: Path, files: Sequence[str], how: str) -> Weights:
             layers += read.layers
             output += read.output
             broken.extend(_wrong(name, read, found.st_size))
-        amount += sum(read.types.values()) if read is not None and read.types else found.st_size
+        elif not found.st_size:
+            broken.append(f"{name} is empty")
+        amount += found.st_size if read is None or read.broken else sum(read.types.values())
+    if files and not (amount or missing or broken):
+        broken.append(f"there are no weights in {_listed(files)}")
     return Weights(
         bytes=amount,
         how=how,
@@ -156,8 +179,12 @@ def _wrong(name: str, read: Header, length: int) -> Iterator[str]:
 def _missing(names: Sequence[str]) -> str:
     if not names:
         return ""
+    return f"{plural(len(names), 'file')} of weights missing: {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{plural(len(names), 'file')} of weights missing: {', '.join(names[:_NAMED])}{more}"
+    return ", ".join(name[:_LONGEST] for name in names[:_NAMED]) + more
 
 
 def _problems(broken: Sequence[str]) -> Iterator[str]:

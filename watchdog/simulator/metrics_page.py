@@ -29,7 +29,7 @@ class _Family:
 def page(options: Options, engines: Sequence[Counters], *, sleeping: bool) -> str:
     """The whole page: every family once, with a series for each engine."""
     lines: list[str] = []
-    name = options.served_names[0]
+    name = _escaped(options.served_names[0])
     for family in _families(options.generation, sleeping=sleeping):
         lines += (
             f"# HELP vllm:{family.name} Simulated.",
@@ -43,6 +43,11 @@ def page(options: Options, engines: Sequence[Counters], *, sleeping: bool) -> st
             lines += _created(family, name, engines)
     own = _process() if options.api_servers == 1 else []  # absent with several
     return "\n".join([*lines, *own]) + "\n"
+
+
+def _escaped(value: str) -> str:
+    """A label's value as prometheus_client writes it."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _families(generation: Generation, *, sleeping: bool) -> Iterator[_Family]:

@@ -8,7 +8,8 @@ from watchdog.core.engine import firing
 from watchdog.core.model import SERVING, Incident, ProcessState, Sampled, Seconds
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
-from watchdog.web import answers
+from watchdog.web import answers, saying, tasks, troubles
+from watchdog.web.pasted import pasted
 
 Body = dict[str, object]
 Stamp = Callable[[Seconds | None], str | None]
@@ -47,6 +48,7 @@ def engine(snapshot: Snapshot, one: EngineState) -> Body:
         "name": one.name,
         "state": one.process.value,
         "verdict": one.verdict.value,
+        "action": one.in_flight or one.aside,
         "reasons": list(one.reasons),
         "pid": one.leader,
         "generation": one.generation,
@@ -55,6 +57,9 @@ def engine(snapshot: Snapshot, one: EngineState) -> Body:
         "waiting": snapshot.waiting.get(one.name),
         "starts": one.history.starts,
         "budget_remaining": snapshot.budget.get(one.name),
+        "budget_total": snapshot.budgets.get(one.name),
+        "blind": saying.blind(snapshot, one),
+        "log": snapshot.logs.get(one.name),
         "breaker_open": one.history.breaker_open,
         "since": snapshot.stamp(one.since),
         "wanted": one.history.wanted,
@@ -87,7 +92,10 @@ def _put(card: Body, sample: Sampled, labels: Mapping[str, str]) -> None:
 
 
 def findings(snapshot: Snapshot) -> list[Body]:
-    """What fires, loudest first."""
+    """What fires, loudest first. ``task`` is the fix, "" while that is not a person's to do.
+
+    ``inhibited_by`` is the rule that outranks a finding, null for none.
+    """
     return [
         {
             "rule": finding.rule,
@@ -97,10 +105,12 @@ def findings(snapshot: Snapshot) -> list[Body]:
             "summary": finding.summary,
             "evidence": dict(finding.evidence),
             "runbook": finding.runbook,
-            "fix": finding.fix,
+            "fix": pasted(finding.fix, snapshot.state_dir),
+            "task": tasks.shown_fix(snapshot, key, finding),
+            "inhibited_by": above.rule if (above := snapshot.outranked.get(key)) else None,
             "since": snapshot.stamp(finding.since),
         }
-        for _, finding in firing(snapshot.state)
+        for key, finding in firing(snapshot.state)
     ]
 
 
@@ -118,10 +128,13 @@ def brief(stamp: Stamp, incident: Incident) -> Body:
     }
 
 
-def whole(stamp: Stamp, incident: Incident, bundles: Sequence[str] = ()) -> Body:
+def whole(
+    stamp: Stamp, incident: Incident, bundles: Sequence[str] = (), *, repaired: bool = False
+) -> Body:
     """All that is kept of an incident. Of one that goes on ``recovered_after_s`` is null.
 
-    ``bundles`` are the directories with what was seen before something was done.
+    ``bundles`` are the directories with what was seen before something was done. ``repaired`` says
+    that the watchdog is at it.
     """
     noticed = incident.decided_at if incident.decided_at is not None else incident.opened_at
     return {
@@ -141,6 +154,7 @@ def whole(stamp: Stamp, incident: Incident, bundles: Sequence[str] = ()) -> Body
         ],
         "omitted": incident.omitted,
         "bundles": list(bundles),
+        "repaired": repaired,
     }
 
 
@@ -157,7 +171,9 @@ def incident(snapshot: Snapshot, name: str) -> Body | None:
     """One incident, whole; None when there is none of that id."""
     for one in snapshot.state.incidents:
         if one.id == name:
-            return whole(snapshot.stamp, one, snapshot.bundles.get(name, ()))
+            at_it = one.resolved_at is None and troubles.is_repaired(snapshot, one)
+            told = whole(snapshot.stamp, one, snapshot.bundles.get(name, ()), repaired=at_it)
+            return {**told, "fix": pasted(one.fix, snapshot.state_dir)}
     return None
 
 

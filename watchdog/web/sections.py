@@ -20,15 +20,16 @@ from watchdog.core.model import (
 )
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
-from watchdog.web import bodies, runbooks
+from watchdog.web import bodies, deeds, runbooks, saying, tasks, troubles
 from watchdog.web.answers import Answers
 from watchdog.web.markup import pairs, text, within
+from watchdog.web.pasted import pasted
 from watchdog.web.plots import plots
 
 _ENGINES, _GPUS, _FINDINGS, _INCIDENTS = 10_000, 42_000, 12_000, 16_000
 """Bytes of the parts: with the rest, the page stays below 100 KB."""
-_LINE = 200
-"""Characters of an answer, and of a line of a story."""
+_LINE, _ANSWER = 200, 400
+"""Characters of a line of a story, and of an answer: what must be done is not cut in the middle."""
 _SHOWN, _BEGIN, _END = 8, 3, 6
 """Incidents on the page, and the entries of their stories; each has a page of its own."""
 _BUNDLES = 2
@@ -43,13 +44,13 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 def answers(found: Answers) -> str:
     """The four answers, side by side."""
     todo = [
-        text(one.text, _LINE) + (f" ({_runbook(one.runbook)})" if one.runbook else "")
+        text(one.text, _ANSWER) + (f" ({_runbook(one.runbook)})" if one.runbook else "")
         for one in found.todo
     ]
     return (
         '<div class="answers">'
         f'<div class="{found.level.value}"><h2>Is it serving?</h2>'
-        f'<p class="big">{text(found.serving, _LINE)}</p></div>'
+        f'<p class="big">{text(found.serving, _ANSWER)}</p></div>'
         f"<div><h2>What broke?</h2>{_lines(found.broke)}</div>"
         f"<div><h2>What did the watchdog do?</h2>{_lines(found.did)}</div>"
         f"<div{_loud(found)}><h2>What must I do?</h2>"
@@ -62,7 +63,7 @@ def _loud(found: Answers) -> str:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    return "".join(f"<p>{text(line, _LINE)}</p>" for line in lines)
+    return "".join(f"<p>{text(line, _ANSWER)}</p>" for line in lines)
 
 
 def engines(snapshot: Snapshot) -> str:
@@ -76,22 +77,24 @@ def _engine(snapshot: Snapshot, one: EngineState) -> str:
     told = bodies.engine(snapshot, one)
     kind = "good" if one.verdict in SERVING else "warning" if one.verdict in _CALM else "bad"
     pids = snapshot.pids.get(one.name, ())
-    left = snapshot.budget.get(one.name)
-    budget = "" if left is None else f"{left} restarts left"
+    budget = saying.left(snapshot, one.name)
     if one.history.breaker_open:
-        budget = "<b>breaker open:</b> <code>vllm-watchdog reset-breaker</code>"
+        budget = f"<b>breaker open:</b> {budget}"
+    blind = saying.blind(snapshot, one)
     rows = (
-        ("why", text("; ".join(one.reasons))),
+        ("why", text("; ".join((*one.reasons, *([blind] if blind else []))))),
         ("waiting", text(told["waiting"]) if told["waiting"] else ""),
-        ("state", f"{one.process.value} since {_since(snapshot, one.since)}"),
-        ("next try", _time(snapshot, one.retry_at)),
+        ("state", f"{saying.word(one.process.value)} since {_since(snapshot, one.since)}"),
+        ("next try", saying.next_try(snapshot, one)),
         ("process", f"{text(one.leader)} and {max(len(pids) - 1, 0)} more" if one.leader else ""),
         ("port", text(told["port"] or "")),
         ("starts", text(told["starts"])),
         ("first token", f"{one.ready_seconds:.1f} s after the start" if one.ready_seconds else ""),
         ("budget", budget),
+        ("log", text(told["log"] or "")),
     )
-    head = f"{text(one.name, 80)} {_word(one.verdict.value, kind)}"
+    verdict = "being restarted" if saying.is_restarted(one) else saying.word(one.verdict.value)
+    head = f"{text(one.name, 80)} {_word(verdict, kind)}"
     return f'<div class="card {kind}"><h3>{head}</h3>{pairs(rows)}</div>'
 
 
@@ -144,20 +147,31 @@ def findings(snapshot: Snapshot) -> str:
 
 def _finding(snapshot: Snapshot, key: tuple[str, Subject], one: Finding) -> str:
     held = snapshot.state.watches[key].held
-    outranked = held is HoldReason.INHIBITED
+    above = snapshot.outranked.get(key)
+    outranked = held is HoldReason.INHIBITED or above is not None
     kind = "dim" if outranked else _CLASSES[one.severity]
+    fix = tasks.shown_fix(snapshot, key, one)
     evidence = ", ".join(f"{name} = {value}" for name, value in one.evidence)
     rows = (
-        ("about", text(one.subject, 160)),
+        ("about", text(saying.who(snapshot, one.subject), 160)),
+        ("outranked by", text(f"{above.rule} on {above.subject}", 160) if above else ""),
         ("since", _since(snapshot, one.since)),
         ("evidence", text(evidence)),
-        ("held", f"{held.value}: {text(', '.join(one.actions))}" if held and one.actions else ""),
-        ("fix", f"<code>{text(one.fix)}</code>" if one.fix else ""),
+        ("held", _held(snapshot, one, held) if one.actions else ""),
+        ("fix", f"<code>{text(fix)}</code>" if fix else ""),
         ("runbook", _runbook(one.runbook)),
     )
-    words = [one.severity.value, *([held.value] if held is not None and outranked else [])]
+    words = [one.severity.value, *(["inhibited"] if outranked else [])]
     head = " ".join((text(one.rule, 80), *(_word(word, kind) for word in words)))
     return f'<div class="card {kind}"><h3>{head}</h3><p>{text(one.summary)}</p>{pairs(rows)}</div>'
+
+
+def _held(snapshot: Snapshot, one: Finding, held: HoldReason | None) -> str:
+    if held in {None, HoldReason.IN_FLIGHT}:
+        return ""
+    what = ", ".join(saying.action(name) for name in one.actions)
+    engine = troubles.engine_of(snapshot, one.subject)
+    return text(f"{what}: {saying.hold(held, engine, snapshot)}")
 
 
 def incidents(snapshot: Snapshot) -> str:
@@ -178,7 +192,7 @@ def _incident(snapshot: Snapshot, one: Incident) -> str:
     unfolded = " open" if one.resolved_at is None else ""
     link = f'<a href="incidents/{text(one.id, 40)}">{text(one.id, 40)}</a>'
     return (
-        f'<div class="card {_kind(one)}"><h3>{link} {_word(one.outcome or "open", _kind(one))}</h3>'
+        f'<div class="card {_kind(one)}"><h3>{link} {_outcome(one)}</h3>'
         f"<p>{text(one.summary)}</p>{_facts(snapshot, one)}"
         f'<details id="story-{text(one.id, 40)}"{unfolded}><summary>timeline</summary>'
         f"{_story(snapshot, entries, _BEGIN, left)}</details></div>"
@@ -192,11 +206,16 @@ def whole_incident(snapshot: Snapshot, one: Incident) -> str:
     )
     return (
         f'<div class="card {_kind(one)}"><h3>{text(one.id)} '
-        f"{_word(one.outcome or 'open', _kind(one))}</h3><p>{text(one.summary)}</p>"
+        f"{_outcome(one)}</h3><p>{text(one.summary)}</p>"
         f"{_facts(snapshot, one, '../')}</div><h2>Timeline</h2>"
         f"{_story(snapshot, one.timeline, timeline.FIRST, one.omitted)}"
         f"<h2>Evidence</h2><ul>{evidence or '<li>none</li>'}</ul>"
     )
+
+
+def _outcome(one: Incident) -> str:
+    known = deeds.OUTCOMES.get(one.outcome, one.outcome or "open")
+    return _word(text(known, 40), _kind(one))
 
 
 def _kind(one: Incident) -> str:
@@ -206,16 +225,18 @@ def _kind(one: Incident) -> str:
 def _facts(snapshot: Snapshot, one: Incident, up: str = "") -> str:
     told = bodies.whole(snapshot.stamp, one)
     recovered = told["recovered_after_s"]
+    word, fix = tasks.fix_of(snapshot, one)
+    fix = text(pasted(fix, snapshot.state_dir))
     cause = f"{one.cause.value}: {one.explanation}" if one.explanation else ""
     rows = (
         ("rule", f"{text(one.rule, 80)} on {text(one.subject, 160)}"),
         ("began", _since(snapshot, one.began_at)),
         ("cause", text(cause)),
         ("noticed", f"after {told['detected_after_s']} s"),
-        ("actions", text(", ".join(dict.fromkeys(one.actions)))),
+        ("actions", text(", ".join(map(saying.action, dict.fromkeys(one.actions))))),
         ("over", f"after {recovered} s, {_time(snapshot, one.resolved_at)}" if one.outcome else ""),
         ("bundle", "".join(f"<p>{text(path)}</p>" for path in _bundles(snapshot, one))),
-        ("fix", f"<code>{text(one.fix)}</code>" if one.fix else ""),
+        (word, f"<code>{fix}</code>" if word == "fix" else fix),
         ("runbook", _runbook(one.rule, up)),
     )
     return pairs(rows)
