@@ -131,13 +131,12 @@ def test_a_stranger_on_the_port_is_never_taken_for_it(tmp_path: Path) -> None:
 
 def test_an_engine_of_another_watchdog_is_its_own(tmp_path: Path) -> None:
     """FACT: whoever bears a watchdog's mark is that one's to keep: no second one signals it."""
-    with managed(mark="0123456789abcdef") as manager:
-        with attached(tmp_path, manager, "signal") as daemon:
-            told = daemon.wait_event("watchdog.degraded")
-            said = f"process {manager.leader} was started by a watchdog: that one keeps it"
-            assert told["reason"] == f"engine main: {said}"
-            assert daemon.engine()["pids"] == []
-            assert alive(manager.leader)
+    with managed(mark="0123456789abcdef") as manager, attached(tmp_path, manager, "signal") as one:
+        told = one.wait_event("watchdog.degraded")
+        said = f"process {manager.leader} was started by a watchdog: that one keeps it"
+        assert told["reason"] == f"engine main: {said}"
+        assert one.engine()["pids"] == []
+        assert alive(manager.leader)
 
 
 @pytest.mark.root

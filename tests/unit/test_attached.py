@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.core import NAME, Story, engine, http, process
+from tests.support.windows import snapshot
 from watchdog.core.model import (
     Cause,
     EngineExited,
@@ -15,6 +16,7 @@ from watchdog.core.model import (
     Verdict,
 )
 from watchdog.core.state import Attach, EngineSettings, EngineState, RestartHistory, State
+from watchdog.web import bodies
 
 
 def attached(attach: Attach, *, there: bool = True) -> Story:
@@ -110,3 +112,13 @@ def test_what_is_given_up_is_not_cleared_away_where_nothing_may_be_done() -> Non
     story.read(process(20.0, leader_alive=False, members=2))
     story.tick(900.0)
     assert story.acts == []
+
+
+def test_a_watchdog_beside_it_is_alive_whatever_became_of_it() -> None:
+    """FACT: the kubelet must not restart a sidecar for an engine that is somebody else's."""
+    history = RestartHistory(breaker_open=True)
+    settings = EngineSettings(NAME, attach=Attach.SIGNAL)
+    lost = engine(ProcessState.GIVEN_UP, settings=settings, history=history, leader=None)
+    assert bodies.live(snapshot(State({NAME: lost})), 0.0) == (True, {"ok": True, "reasons": []})
+    ours = engine(ProcessState.GIVEN_UP, history=history, leader=None)
+    assert bodies.live(snapshot(State({NAME: ours})), 0.0)[0] is False

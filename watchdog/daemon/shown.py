@@ -10,7 +10,7 @@ from pathlib import Path
 from watchdog import __version__
 from watchdog.core import ladder, policy
 from watchdog.core.engine import firing
-from watchdog.core.model import Finding, Subject
+from watchdog.core.model import Finding, Seconds, Subject
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineState, PolicySettings, State
 from watchdog.daemon.crew import Crew
@@ -53,6 +53,7 @@ class Shown:
         """How everything is now."""
         state, now, engines = self.published(), time.monotonic(), self.crew.engines
         settings = self.now.config.policy.core()
+        budgets = {name: restarts(one, now, settings) for name, one in state.engines.items()}
         return Snapshot(
             state=state,
             at=now,
@@ -64,8 +65,8 @@ class Shown:
                 for name, engine in engines.items()
             },
             ports={name: e.target.endpoint.port for name, e in engines.items()},
-            budget={name: _left(one, now, settings) for name, one in state.engines.items()},
-            budgets={name: _of(one, now, settings) for name, one in state.engines.items()},
+            budget={name: count for name, (count, _) in budgets.items()},
+            budgets={name: of for name, (_, of) in budgets.items()},
             logs={name: str(path) for name in engines if (path := self._log(name)) is not None},
             outranked=outranked(state, self.now.rules),
             state_dir=pasted.unusual(self.state_dir),
@@ -105,13 +106,13 @@ def outranked(state: State, rules: Sequence[Rule]) -> dict[tuple[str, Subject], 
     return {key: above for key, above in pairs if above is not None}
 
 
-def _left(engine: EngineState, at: float, settings: PolicySettings) -> int:
+def restarts(engine: EngineState, at: Seconds, settings: PolicySettings) -> tuple[int, int]:
+    """How many are left, and of how many: until it has booted, of the smaller budget."""
     booted = engine.ready_at is not None
-    return policy.budget_remaining(engine.history, at, settings, booted=booted)
-
-
-def _of(engine: EngineState, at: float, settings: PolicySettings) -> int:
-    """What the restarts that are left are left of: the smaller budget, until it has booted."""
-    serving = policy.budget_remaining(engine.history, at, settings, booted=True)
-    smaller = _left(engine, at, settings) < serving
-    return (settings.boot_budget if smaller else settings.restart_budget).count
+    left = policy.budget_remaining(engine.history, at, settings, booted=True)
+    boots = policy.budget_remaining(engine.history, at, settings, booted=booted)
+    return (
+        (boots, settings.boot_budget.count)
+        if boots < left
+        else (left, settings.restart_budget.count)
+    )

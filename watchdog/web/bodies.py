@@ -198,11 +198,16 @@ def ready(snapshot: Snapshot) -> tuple[bool, Body]:
 
 
 def live(snapshot: Snapshot, loop_age: float) -> tuple[bool, Body]:
-    """``/livez``: whether the loop turns and the watchdog can still help."""
+    """``/livez``: whether the loop turns and the watchdog can still help.
+
+    What became of an engine that somebody else starts is no matter of ours: a new watchdog beside
+    it would help nobody.
+    """
     reasons = []
     if loop_age > _LOOP_LIMIT:
         reasons.append(f"the main loop has not turned for {loop_age:.0f} s")
-    for one in snapshot.state.engines.values():
+    ours = (one for one in snapshot.state.engines.values() if one.settings.attach is None)
+    for one in ours:
         if one.history.breaker_open:
             reasons.append(f"{one.name}: the breaker is open")
         elif one.process in {ProcessState.GIVEN_UP, ProcessState.UNKILLABLE}:

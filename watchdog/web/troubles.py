@@ -1,0 +1,137 @@
+"""What goes on, and what was: the troubles of which the four answers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from watchdog.core.engine import firing
+from watchdog.core.model import (
+    Finding,
+    HoldReason,
+    Incident,
+    ProcessState,
+    Seconds,
+    Severity,
+    Subject,
+    Verdict,
+)
+from watchdog.core.state import EngineState, StoppedBy
+from watchdog.snapshot import Snapshot
+from watchdog.web import saying
+
+_REMEMBERED: Seconds = 86400.0
+"""After a day nobody asks what broke."""
+_WAITED_FOR = frozenset(
+    {
+        None,
+        HoldReason.COOLDOWN,
+        HoldReason.BACKOFF,
+        HoldReason.IN_FLIGHT,
+        HoldReason.STALE,
+        HoldReason.INHIBITED,
+    }
+)
+"""Holds that end by themselves, or with another finding."""
+_UNDER_WAY = frozenset({ProcessState.STARTING, ProcessState.STOPPING, ProcessState.BACKOFF})
+_AWAY = frozenset({ProcessState.STOPPED, ProcessState.BACKOFF, ProcessState.GIVEN_UP})
+
+Key = tuple[str, Subject]
+
+
+def going_on(snapshot: Snapshot) -> list[Incident]:
+    """The newest first, the critical before the others."""
+    found = [one for one in reversed(snapshot.state.incidents) if one.resolved_at is None]
+    return sorted(found, key=lambda one: one.severity is not Severity.CRITICAL)
+
+
+def last(snapshot: Snapshot) -> Incident | None:
+    """The incident that ended last, if that was within a day."""
+    ended = [
+        (one.resolved_at, one)
+        for one in snapshot.state.incidents
+        if one.resolved_at is not None and snapshot.at - one.resolved_at < _REMEMBERED
+    ]
+    return max(ended, key=lambda pair: pair[0])[1] if ended else None
+
+
+def loud(snapshot: Snapshot) -> list[tuple[Key, Finding]]:
+    """What fires, without what is only information or said by a louder one; the worst first."""
+    found = [
+        (key, finding)
+        for key, finding in firing(snapshot.state)
+        if finding.severity is not Severity.INFO and key not in snapshot.outranked
+    ]
+    return sorted(found, key=lambda one: one[1].severity is not Severity.CRITICAL)
+
+
+def engine_of(snapshot: Snapshot, subject: Subject) -> EngineState | None:
+    """The engine that ``subject`` is."""
+    engine = snapshot.state.engines.get(subject.name)
+    return engine if engine is not None and engine.subject == subject else None
+
+
+def is_seen_to(snapshot: Snapshot, key: Key, finding: Finding) -> bool:
+    """Whether the watchdog is at it, or will be: nothing for a person to do."""
+    if not finding.actions or snapshot.state.watches[key].held not in _WAITED_FOR:
+        return False
+    engine = engine_of(snapshot, finding.subject)
+    return engine is None or not (is_given_up(engine) or is_awaited(snapshot, engine))
+
+
+def is_repaired(snapshot: Snapshot, incident: Incident) -> bool:
+    """Whether the watchdog is at the engine of an incident that goes on."""
+    found = [(key, one) for key, one in loud(snapshot) if one.subject == incident.subject]
+    if any(one.actions for _, one in found):
+        return all(is_seen_to(snapshot, key, one) for key, one in found if one.actions)
+    engine = engine_of(snapshot, incident.subject)
+    return engine is not None and engine.process in _UNDER_WAY and not found
+
+
+def is_given_up(engine: EngineState) -> bool:
+    """Whether a person has to go on."""
+    return engine.process is ProcessState.GIVEN_UP or engine.history.breaker_open
+
+
+def is_awaited(snapshot: Snapshot, engine: EngineState) -> bool:
+    """Whether it is not there, and somebody else has to start it."""
+    if engine.settings.attach is None or not engine.history.wanted:
+        return False
+    return engine.process in _AWAY or engine.name in snapshot.waiting
+
+
+def is_stopped_by_hand(engine: EngineState) -> bool:
+    """Whether an operator wants it to stay stopped."""
+    return not engine.history.wanted and engine.history.stopped_by is StoppedBy.OPERATOR
+
+
+def unsure(snapshot: Snapshot) -> list[EngineState]:
+    """Engines that should serve, and may or may not."""
+    engines = snapshot.state.engines.values()
+    return [one for one in engines if one.history.wanted and one.verdict is Verdict.DEGRADED]
+
+
+def saturated(snapshot: Snapshot) -> list[EngineState]:
+    """Engines that serve, with more to do than they can at once."""
+    return [
+        one
+        for one in snapshot.state.engines.values()
+        if one.history.wanted
+        and one.verdict is Verdict.BUSY
+        and (bool(one.vitals.waiting) or one.vitals.failing_since is not None)
+    ]
+
+
+def without_counters(snapshot: Snapshot) -> list[EngineState]:
+    """Engines whose counters cannot be read."""
+    return [one for one in snapshot.state.engines.values() if saying.blind(snapshot, one)]
+
+
+def before(snapshot: Snapshot, engine: EngineState, since: Seconds) -> Sequence[str]:
+    """The ids of the incidents about ``engine`` that ended since then."""
+    return [
+        one.id
+        for one in snapshot.state.incidents
+        if one.subject == engine.subject
+        and one.resolved_at is not None
+        and one.resolved_at >= since
+    ]
