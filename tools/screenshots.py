@@ -138,6 +138,7 @@ def _window() -> FakeWindow:
             pids={"chat": (4390, 4391, 4392), "embed": (5151, 5152, 5153)},
             ports={"chat": 8000, "embed": 8001},
             budget={"chat": 4, "embed": 5},
+            budgets={"chat": 5, "embed": 5},
             recent=recent.points,
         )
     )

@@ -42,8 +42,9 @@ class Snapshot:
     """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
 
     ``budget`` is how many restarts each engine has left, of ``budgets``. ``logs`` are the paths of
-    the engines' logs. ``outranked`` are findings, by rule and subject, that say the same as a
-    louder one, with that other one. ``state_dir`` is "" where commands find us without it.
+    the engines' logs, ``models`` what those that were given up should serve. ``outranked`` are
+    findings, by rule and subject, that say the same as a louder one, with that other one.
+    ``state_dir`` is "" where commands find us without it.
     ``waiting`` is what starts wait for, by engine; ``recent`` the last ten minutes of each card,
     by the name of its subject, the oldest point first. ``bundles`` are the directories with the
     evidence of each incident. ``lacks`` says what this daemon cannot keep or see where it runs.
@@ -61,6 +62,7 @@ class Snapshot:
     budget: Mapping[str, int] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
     logs: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
     outranked: Mapping[tuple[str, Subject], Finding] = field(default_factory=dict)
     state_dir: str = ""
     waiting: Mapping[str, str] = field(default_factory=dict)

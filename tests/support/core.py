@@ -332,6 +332,11 @@ def serving(
     return story
 
 
+def unheard() -> Story:
+    """A serving engine in a story about cards: that nothing is read of it is no trouble here."""
+    return serving(rule_set=[rule for rule in DEFAULT_RULES if rule.name != "engine-degraded"])
+
+
 def restarting(at: Seconds = 10.0) -> Story:
     """A serving engine that crashed at ``at``; its restart is in flight."""
     story = serving()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.box import card, cards, driver, gpu, holders, lost, xids
-from tests.support.core import GENERATION, NAME, Story, http, metrics, process, serving
+from tests.support.core import GENERATION, NAME, Story, http, metrics, process, serving, unheard
 from tests.support.rules import DEFAULT_RULES
 from watchdog.core import cards as own_cards
 from watchdog.core.engine import firing
@@ -33,7 +33,7 @@ def fired(story: Story) -> set[str]:
 
 def test_an_operators_restart_that_is_refused_gives_nothing_back() -> None:
     """FACT (G2): only what was charged is taken back; the account keeps what was spent."""
-    story = serving()
+    story = unheard()
     story.exited(10.0)
     story.spawned(11.0, "0000000b")
     story.finished(11.5, "restart_engine")
@@ -46,7 +46,7 @@ def test_an_operators_restart_that_is_refused_gives_nothing_back() -> None:
 
 def test_a_start_onto_a_half_upgraded_driver_is_tried_again() -> None:
     """FACT (G12): the gate's refusal is no last word: the module is loaded some minutes later."""
-    story = serving()
+    story = unheard()
     story.exited(10.0)
     story.finished(11.0, "restart_engine", ok=False, cause=Cause.DRIVER_MISMATCH)
     assert story.engine.history.given_up is None
@@ -61,7 +61,7 @@ def silence(at: float) -> Reading:
 
 def test_a_silent_second_source_is_no_recovery() -> None:
     """FACT (G7): NVML falls silent after the loss, the kernel's log has no Xid: still lost."""
-    story = serving()
+    story = unheard()
     for at in range(0, 1900, 100):
         story.read(gpu(float(at)), xids(float(at)))
     story.read(lost(1900.0))
@@ -74,7 +74,7 @@ def test_a_silent_second_source_is_no_recovery() -> None:
 
 def test_a_card_that_flickers_is_one_finding() -> None:
     """FACT (G7): lost every other second for ten minutes: one incident, and no start in between."""
-    story = serving().read(gpu(0.0))
+    story = unheard().read(gpu(0.0))
     for at in range(1, 600):
         story.read(lost(float(at)) if at % 2 else gpu(float(at)))
     assert len([r for r in story.records if r.event == "incident.opened"]) == 1
@@ -83,7 +83,7 @@ def test_a_card_that_flickers_is_one_finding() -> None:
 
 def test_information_keeps_no_incident_open() -> None:
     """FACT: a narrow slot fires for ever; the incident about lost lanes ends with them back."""
-    story = serving()
+    story = unheard()
     widths = [8] * 100 + [4] * 100 + [8] * 100
     for at, width in enumerate(widths):
         story.read(gpu(float(at), {"pcie_link_width": width}))
@@ -101,7 +101,7 @@ def nameless(at: float, state: str) -> Reading:
 
 def test_a_card_that_gets_its_name_leaves_nothing_behind() -> None:
     """FACT (G9): after the reset it has a name; what was found under its place is over."""
-    story = serving()
+    story = unheard()
     looks = (nameless(1.0, "needs reset"), silence(2.0), gpu(3.0))
     verdicts = [story.read(seen).engine.verdict.value for seen in looks]
     assert verdicts == ["gpu_fault", "gpu_fault", "ready"]
@@ -121,7 +121,7 @@ def test_an_index_that_comes_late_counts() -> None:
 
 def placed(*gpus: str) -> Story:
     """A serving engine that may use these cards only."""
-    story = serving()
+    story = unheard()
     settings = EngineSettings(NAME, gpus=gpus)
     story.state = story.state.with_engine(replace(story.engine, settings=settings))
     return story
@@ -130,7 +130,7 @@ def placed(*gpus: str) -> Story:
 def test_an_engine_without_a_gpu_does_not_care() -> None:
     """FACT: no card visible, or a torch without CUDA: no card and no driver holds its restart."""
     cpu = Sampled(engine_subject(NAME), "cpu_only", True, (("engine", NAME),))  # noqa: FBT003
-    for story in (placed(), serving()):
+    for story in (placed(), unheard()):
         mismatch = driver(1.0, {"versions_match": False})
         samples = (*mismatch.samples, *((cpu,) if story.engine.settings.gpus is None else ()))
         for at in (1.0, 20.0):
@@ -142,7 +142,7 @@ def test_an_engine_without_a_gpu_does_not_care() -> None:
 
 def test_a_guess_holds_restarts_but_takes_nothing_out_of_service() -> None:
     """FACT: of two cards one is lost, and nobody knows whose the engine is: it serves on."""
-    story = serving().read(cards(1.0, {0: {}, 1: {}}), lost(2.0, 1))
+    story = unheard().read(cards(1.0, {0: {}, 1: {}}), lost(2.0, 1))
     assert story.engine.verdict is Verdict.READY
     story.exited(3.0)
     assert [decision.hold for decision in story.decisions] == [HoldReason.INHIBITED]
@@ -163,7 +163,7 @@ def test_a_rule_that_only_observes_has_no_consequences() -> None:
 def test_sources_that_fall_silent_make_no_old_xid_new() -> None:
     """FACT (G8): readings without counts in between, and the same count after: nothing happened."""
     own = {"application": 1}
-    story = serving().read(xids(1.0), xids(2.0, own, own))
+    story = unheard().read(xids(1.0), xids(2.0, own, own))
     story.read(Reading("xid", 100.0, 0.0, ()), xids(110.0, own, own))
     story.exited(112.0)
     assert story.engine.cause is Cause.CRASH
@@ -171,7 +171,7 @@ def test_sources_that_fall_silent_make_no_old_xid_new() -> None:
 
 def test_a_downclock_is_unexplained_only_when_reasons_were_read() -> None:
     """FACT (G6, G14): without any word of reasons nothing is said."""
-    story = serving()
+    story = unheard()
     slow: dict[str, Value] = {"utilization_percent": 100.0, "sm_clock_hertz": 210e6}
     for at in range(120):
         story.read(gpu(float(at), slow, reasons={}))
@@ -180,7 +180,7 @@ def test_a_downclock_is_unexplained_only_when_reasons_were_read() -> None:
 
 def test_slowdown_is_told_where_the_driver_does_not_count_it() -> None:
     """FACT (G4): in force for half a minute on a driver without the counters."""
-    story = serving()
+    story = unheard()
     reasons = {"hw_thermal": True, "other": False}
     for at in range(40):
         seen = gpu(float(at), reasons=reasons)
@@ -216,7 +216,7 @@ def test_a_card_that_was_lost_before_an_adoption_holds_restarts() -> None:
 
 def test_a_nameless_card_is_no_matter_of_an_engine_that_was_started_without_it() -> None:
     """FACT (G7): started while card 0 was lost already, and seen on card 1: that is its card."""
-    story = serving()
+    story = unheard()
     both = (*nameless(1.0, "lost").samples, *cards(1.0, {1: {}}).samples)
     story.read(Reading("gpu", 1.0, 0.0, both), seen_on_card_1(1.0))
     story.exited(2.0)
@@ -225,7 +225,7 @@ def test_a_nameless_card_is_no_matter_of_an_engine_that_was_started_without_it()
 
 def test_a_card_stays_who_it_is_when_nobody_can_ask_it_any_more() -> None:
     """FACT (G7): a new NVML worker knows of a lost card its index only; it is who it was there."""
-    story = serving().read(gpu(0.0), holders(0.0, {NAME: (0,)}), lost(1.0))
+    story = unheard().read(gpu(0.0), holders(0.0, {NAME: (0,)}), lost(1.0))
     for at in range(2, 8000, 100):
         story.read(nameless(float(at), "lost"))
     assert story.engine.verdict is Verdict.GPU_FAULT
@@ -237,6 +237,6 @@ def test_a_place_beside_the_only_card_makes_no_guess_of_it() -> None:
     """FACT (G7): one card, lost before it had a name, and an Xid under its place: a gpu_fault."""
     place = Subject(SubjectKind.GPU, "pci-0000:00:06.0")
     labels = (("gpu", ""), ("uuid", place.name), ("class", "application"))
-    story = serving().read(nameless(1.0, "lost"))
+    story = unheard().read(nameless(1.0, "lost"))
     story.read(Reading("xid", 2.0, 0.0, (Sampled(place, "class_errors", 1, labels),)))
     assert story.engine.verdict is Verdict.GPU_FAULT

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.box import IDLE_REASONS, card, cards, driver, gpu, holders, lost, xids
-from tests.support.core import Story, metrics, serving
+from tests.support.core import Story, metrics, unheard
 from watchdog.core.engine import firing
 from watchdog.core.model import Reading, Seconds, Value, Verdict
 
@@ -43,7 +43,7 @@ def seconds(last: int, first: int = 0) -> Iterator[Seconds]:
 def test_a_healthy_card_fires_nothing_for_an_hour() -> None:
     """FACT: idle is no finding, whatever the clock and the link do at idle."""
     readings = (gpu(at, {"pcie_link_generation": 1 + int(at) % 5}) for at in seconds(3600))
-    assert lived(serving(), readings) == set()
+    assert lived(unheard(), readings) == set()
 
 
 def test_a_power_cap_at_full_load_is_normal() -> None:
@@ -52,7 +52,7 @@ def test_a_power_cap_at_full_load_is_normal() -> None:
     readings = (
         gpu(at, LOAD, reasons=reasons, throttled={"sw_power_cap": at * 0.9}) for at in seconds(900)
     )
-    assert lived(serving(), readings) == set()
+    assert lived(unheard(), readings) == set()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_power_cap_at_full_load_is_normal() -> None:
 )
 def test_sustained_slowdown_is_a_finding_and_no_restart(reason: str, rules: set[str]) -> None:
     """FACT (G4): a card that is slowed all the time has its findings; nobody is restarted."""
-    story = serving()
+    story = unheard()
     assert lived(story, (gpu(at, throttled={reason: at}) for at in seconds(300))) == rules
     assert not story.acts
     assert story.engine.verdict is not Verdict.GPU_FAULT
@@ -74,12 +74,12 @@ def test_sustained_slowdown_is_a_finding_and_no_restart(reason: str, rules: set[
 def test_a_flicker_at_a_change_of_load_is_none() -> None:
     """FACT (G4): two seconds of slowdown in five minutes are within what cards do."""
     readings = (gpu(at, throttled={"hw_thermal": 0.04 * (at // 6)}) for at in seconds(1200))
-    assert lived(serving(), readings) == set()
+    assert lived(unheard(), readings) == set()
 
 
 def test_slowdown_around_the_limit_does_not_flap() -> None:
     """FACT (G4): a card that is slowed for ten seconds of each minute has one finding, not many."""
-    story = serving()
+    story = unheard()
     total, slow = 0.0, []
     for at in seconds(3600):
         total += int(at) % 60 < 10
@@ -91,7 +91,7 @@ def test_slowdown_around_the_limit_does_not_flap() -> None:
 
 def test_slowdown_clears_after_it_was_gone_for_long() -> None:
     """FACT (G4): five minutes without it empty the window, five more end the finding."""
-    story = serving()
+    story = unheard()
     lived(story, (gpu(at, throttled={"sw_thermal": min(at, 60.0)}) for at in seconds(650)))
     assert "gpu-thermal-slowdown" in fired(story)
     lived(story, (gpu(at, throttled={"sw_thermal": 60.0}) for at in seconds(700, 650)))
@@ -100,7 +100,7 @@ def test_slowdown_clears_after_it_was_gone_for_long() -> None:
 
 def test_a_card_that_does_not_count_slowdown_is_not_judged_by_it() -> None:
     """FACT (G14): absent counters are neither heat nor health."""
-    story = serving()
+    story = unheard()
     story.read(gpu(1.0, throttled={"hw_thermal": 0.0}))
     reading = Reading("gpu", 2.0, 0.0, (gpu(2.0).samples[0],))
     assert fired(story.read(reading)) == set()
@@ -108,12 +108,12 @@ def test_a_card_that_does_not_count_slowdown_is_not_judged_by_it() -> None:
 
 def test_a_hot_card_is_named_by_its_own_limit() -> None:
     """FACT: above the card's own limit for a minute, not above a number of ours."""
-    story = serving()
+    story = unheard()
     assert lived(story, (gpu(at, {"temperature_celsius": 88.0}) for at in seconds(70))) == {
         "gpu-hot"
     }
     assert (
-        lived(serving(), (gpu(at, {"temperature_celsius": 87.0}) for at in seconds(600))) == set()
+        lived(unheard(), (gpu(at, {"temperature_celsius": 87.0}) for at in seconds(600))) == set()
     )
 
 
@@ -128,7 +128,7 @@ DOWN: dict[str, Value] = {
 
 def test_a_downclock_without_a_reason_is_named() -> None:
     """FACT (G6): slow, hungry for nothing, and no reason named for a minute: a finding."""
-    story = serving()
+    story = unheard()
     reasons = dict.fromkeys(IDLE_REASONS, False)
     ever = lived(story, (gpu(at, DOWN, reasons=reasons) for at in seconds(70)))
     assert ever == {"gpu-unexplained-downclock"}
@@ -136,7 +136,7 @@ def test_a_downclock_without_a_reason_is_named() -> None:
 
 def test_a_growing_queue_shows_a_downclock_too() -> None:
     """FACT (G6): at 12 % use a queue that waits is the sign that the card should run faster."""
-    story = serving()
+    story = unheard()
     reasons = dict.fromkeys(IDLE_REASONS, False)
     for at in seconds(70):
         story.read(metrics(at, at, running=1, waiting=10 + at))
@@ -150,14 +150,14 @@ def test_a_downclock_with_a_reason_is_explained(reason: str) -> None:
     """FACT (G6): the driver's own word, known to us or not, is an explanation."""
     reasons = dict.fromkeys(IDLE_REASONS, False) | {reason: True}
     readings = (gpu(at, DOWN, reasons=reasons) for at in seconds(120))
-    assert lived(serving(), readings) == set()
+    assert lived(unheard(), readings) == set()
 
 
 def test_a_spin_deadlock_is_no_downclock() -> None:
     """FACT: a kernel that spins has 100 % use and low power at full clock."""
     reasons = dict.fromkeys(IDLE_REASONS, False)
     spin: dict[str, Value] = DOWN | {"sm_clock_hertz": 1980e6, "power_watts": 166.0}
-    assert lived(serving(), (gpu(at, spin, reasons=reasons) for at in seconds(120))) == set()
+    assert lived(unheard(), (gpu(at, spin, reasons=reasons) for at in seconds(120))) == set()
 
 
 @pytest.mark.parametrize(
@@ -171,13 +171,13 @@ def test_a_spin_deadlock_is_no_downclock() -> None:
 )
 def test_each_class_of_xid_has_its_finding(kind: str, rule: str) -> None:
     """FACT (G8, G9): one error of a class fires its rule at once; an ignored one fires none."""
-    story = serving().read(xids(1.0), xids(2.0, {kind: 1, "ignored": 5}))
+    story = unheard().read(xids(1.0), xids(2.0, {kind: 1, "ignored": 5}))
     assert fired(story) == {rule}
 
 
 def test_three_application_errors_make_the_card_suspect() -> None:
     """FACT (G8): one by one they are a process's; three within half an hour are not."""
-    story = serving().read(xids(1.0))
+    story = unheard().read(xids(1.0))
     for count in (1, 2, 3):
         assert "gpu-xid-repeated" not in fired(story)
         story.read(xids(600.0 * count, {"application": count}))
@@ -186,7 +186,7 @@ def test_three_application_errors_make_the_card_suspect() -> None:
 
 def test_an_xid_of_old_is_forgotten() -> None:
     """FACT (G9): half an hour after the last reset-class error the finding ends."""
-    story = serving().read(xids(1.0), xids(2.0, {"reset": 1}))
+    story = unheard().read(xids(1.0), xids(2.0, {"reset": 1}))
     lived(story, (xids(at, {"reset": 1}) for at in (600.0, 1200.0, 1790.0)))
     assert fired(story) == {"gpu-xid-reset"}
     lived(story, (xids(at, {"reset": 1}) for at in (1850.0, 1900.0)))
@@ -198,7 +198,7 @@ def test_an_xid_of_old_is_forgotten() -> None:
 )
 def test_the_drivers_own_word_decides(action: int, fires: bool) -> None:  # noqa: FBT001
     """FACT (G9): a recovery action that ends the GPU's use fires, known or not; 3 does not."""
-    story = serving().read(gpu(1.0, {"recovery_action": action}))
+    story = unheard().read(gpu(1.0, {"recovery_action": action}))
     assert ("gpu-reset-needed" in fired(story)) is fires
 
 
@@ -216,7 +216,7 @@ def test_the_drivers_own_word_decides(action: int, fires: bool) -> None:  # noqa
 )
 def test_memory_and_links(changes: dict[str, Value], rule: str) -> None:
     """FACT (G15): each trouble of memory cells and links has its finding after it was well."""
-    story = serving().read(gpu(0.0))
+    story = unheard().read(gpu(0.0))
     ever = lived(story, (gpu(at, changes) for at in seconds(80, 1)))
     assert rule in ever
     assert ever <= {rule, "gpu-pcie-narrow"}
@@ -225,7 +225,7 @@ def test_memory_and_links(changes: dict[str, Value], rule: str) -> None:
 
 def test_a_narrow_slot_is_only_told() -> None:
     """FACT (G15): fewer lanes than the card has, from the start, are the slot's: information."""
-    story = serving()
+    story = unheard()
     ever = lived(story, (gpu(at, {"pcie_link_width": 8}) for at in seconds(120)))
     assert ever == {"gpu-pcie-narrow"}
     assert not story.state.incidents
@@ -233,7 +233,7 @@ def test_a_narrow_slot_is_only_told() -> None:
 
 def test_one_lost_card_does_not_hide_the_others() -> None:
     """FACT (G7): the finding is about the lost card, and the others are judged on."""
-    story = serving().read(cards(0.0, {0: {}, 1: {}}))
+    story = unheard().read(cards(0.0, {0: {}, 1: {}}))
     samples = (*lost(1.0, 1).samples, *gpu(1.0, {"remap_pending": True}).samples)
     story.read(Reading("gpu", 1.0, 0.0, samples))
     found = {(finding.rule, finding.subject) for _, finding in firing(story.state)}
@@ -242,7 +242,7 @@ def test_one_lost_card_does_not_hide_the_others() -> None:
 
 def test_a_card_that_raises_on_every_call_is_unreadable() -> None:
     """FACT: neither lost nor healthy: one finding of its own, after half a minute."""
-    story = serving().read(gpu(0.0))
+    story = unheard().read(gpu(0.0))
     assert lived(story, (lost(at, state="unknown error") for at in seconds(60, 1))) == {
         "gpu-unreadable"
     }
@@ -250,10 +250,10 @@ def test_a_card_that_raises_on_every_call_is_unreadable() -> None:
 
 def test_foreign_memory_matters_on_our_cards_only() -> None:
     """FACT (G2): a stranger with a GiB is a finding where an engine of ours computes."""
-    ours = serving().read(gpu(0.0))
+    ours = unheard().read(gpu(0.0))
     readings = (holders(at, {"main": (0,)}, foreign=2 << 30) for at in seconds(40))
     assert lived(ours, readings) == {"gpu-foreign-memory"}
-    elsewhere = serving().read(cards(0.0, {0: {}, 1: {}}))
+    elsewhere = unheard().read(cards(0.0, {0: {}, 1: {}}))
     readings = (holders(at, {"main": (1,)}, foreign=2 << 30) for at in seconds(40))
     assert lived(elsewhere, readings) == set()
 
@@ -261,7 +261,7 @@ def test_foreign_memory_matters_on_our_cards_only() -> None:
 def test_orphans_are_named() -> None:
     """FACT (G3): memory of an earlier start is a finding wherever it is."""
     readings = (holders(at, {}, orphan=1) for at in seconds(20))
-    assert lived(serving(), readings) == {"gpu-orphan-memory"}
+    assert lived(unheard(), readings) == {"gpu-orphan-memory"}
 
 
 @pytest.mark.parametrize(
@@ -279,16 +279,16 @@ def test_orphans_are_named() -> None:
 )
 def test_what_is_wrong_with_the_driver(changes: dict[str, Value], rule: str) -> None:
     """FACT (G10 to G12): each trouble of the driver has one finding."""
-    assert lived(serving(), (driver(float(at), changes) for at in range(0, 60, 5))) == {rule}
+    assert lived(unheard(), (driver(float(at), changes) for at in range(0, 60, 5))) == {rule}
 
 
 def test_a_slow_driver_is_no_finding_yet() -> None:
     """FACT (G10): a call may take a minute in the GPU's firmware and come back."""
     hangs: dict[str, Value] = {"nvml": "unresponsive", "unresponsive_seconds": 60.0}
-    assert lived(serving(), (driver(float(at), hangs) for at in range(0, 60, 5))) == set()
+    assert lived(unheard(), (driver(float(at), hangs) for at in range(0, 60, 5))) == set()
 
 
 def test_silence_of_a_probe_resolves_nothing() -> None:
     """FACT (G10): a card that was lost when the driver began to hang is still lost."""
-    story = serving().read(lost(1.0), Reading("gpu", 2.0, 0.0, (), (), "cannot read any GPU"))
+    story = unheard().read(lost(1.0), Reading("gpu", 2.0, 0.0, (), (), "cannot read any GPU"))
     assert fired(story) == {"gpu-lost"}

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.core import NAME, Is, rule, serving
+from tests.support.core import NAME, Is, engine, rule, serving
 from tests.support.windows import snapshot
-from watchdog.core.model import Finding, Severity, engine_subject
+from watchdog.core.model import Cause, Finding, ProcessState, Severity, engine_subject
 from watchdog.core.state import Restart, RestartHistory, State, Watch
 from watchdog.daemon import shown
+from watchdog.web.answers import answered
 from watchdog.web.pasted import unusual
 from watchdog.web.saying import left
 
@@ -65,3 +66,12 @@ def test_a_directory_that_is_found_is_not_named(
     assert unusual(tmp_path) == str(tmp_path)
     assert unusual(None) == ""
     assert unusual(Path("/var/lib/vllm-watchdog")) == ""
+
+
+def test_a_model_that_is_missing_is_named() -> None:
+    """FACT: where the model is the cause, and nowhere else."""
+    for cause, named in ((Cause.MODEL_MISSING, True), (Cause.CRASH, False)):
+        one = engine(ProcessState.GIVEN_UP, cause=cause, explanation="x")
+        picture = replace(snapshot(State(engines={NAME: one})), models={NAME: "acme/tiny"})
+        found = answered(picture)
+        assert found.serving.endswith(" (model acme/tiny)") is named

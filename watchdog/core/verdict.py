@@ -193,7 +193,7 @@ def _stall(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
     since = v.failing_since
     waited = _lasted(since, v.canary_at)
     if v.stopped_since is not None and _lasted(v.stopped_since, v.process_at) >= s.stopped_confirm:
-        return _stalled(f"{v.stopped_members} stopped processes", min(since, v.stopped_since))
+        return _stalled(_stopped(v), min(since, v.stopped_since))
     if _recent(v.compilers_at, at, s):
         limit, why = s.compile_stall, "compilers run"
     elif _recent(v.gpu_busy_at, at, s):
@@ -219,7 +219,7 @@ def _hung_rank(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
     rank, since = found
     waited = _lasted(since, v.metrics_at)
     if v.stopped_since is not None and _lasted(v.stopped_since, v.process_at) >= s.stopped_confirm:
-        limit, why = s.rank_confirm, f"{v.stopped_members} stopped processes"
+        limit, why = s.rank_confirm, _stopped(v)
     elif ranks.hung(v, s.stall_canaries) is None:
         return None
     elif _recent(v.compilers_at, at, s):
@@ -272,3 +272,8 @@ def next_look(engine: EngineState, at: Seconds) -> Seconds | None:
 
 def _after(since: Seconds | None, duration: Seconds | None) -> Seconds | None:
     return None if since is None or duration is None else since + duration
+
+
+def _stopped(vitals: Vitals) -> str:
+    count = vitals.stopped_members
+    return "1 stopped process" if count == 1 else f"{count} stopped processes"

@@ -211,7 +211,8 @@ def without_windows(state: State, names: AbstractSet[str]) -> State:
 def reporting(state: State, reading: Reading) -> tuple[State, bool]:
     """``state`` with which probes fail that have worked, and whether that is news.
 
-    Those of an engine only count while it runs: nobody answers before.
+    Those of an engine only count while it runs: nobody answers before. A look of which everything
+    stayed unread has failed as well.
     """
     name = (
         reading.probe if reading.subject is None else f"{reading.probe} of {reading.subject.name}"
@@ -219,7 +220,7 @@ def reporting(state: State, reading: Reading) -> tuple[State, bool]:
     engine = state.engines.get(reading.subject.name) if reading.subject is not None else None
     if engine is not None and engine.generation != reading.generation:
         return state, False
-    ok = reading.error is None
+    ok = reading.error is None and (bool(reading.samples) or not reading.unread)
     if ok and name in state.proven and name not in state.failing:
         return state, False
     proven = state.proven | {name} if ok else state.proven

@@ -172,6 +172,7 @@ class Service:
             self._now.config.sha256,
             self._lacks,
             bundles=lambda: self._evidence.paths,
+            state_dir=self._state_dir,
         )
 
     def _muster(self, makings: Makings, state: State) -> State:

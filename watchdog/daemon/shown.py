@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from watchdog import __version__
+from watchdog.command_line import CommandError, describe
 from watchdog.core import ladder, policy
 from watchdog.core.engine import firing
-from watchdog.core.model import Finding, Seconds, Subject
+from watchdog.core.model import Finding, ProcessState, Seconds, Subject
 from watchdog.core.rules import Rule
 from watchdog.core.state import EngineState, PolicySettings, State
 from watchdog.daemon.crew import Crew
@@ -68,6 +69,11 @@ class Shown:
             budget={name: count for name, (count, _) in budgets.items()},
             budgets={name: of for name, (_, of) in budgets.items()},
             logs={name: str(path) for name in engines if (path := self._log(name)) is not None},
+            models={
+                name: model
+                for name, one in state.engines.items()
+                if one.process is ProcessState.GIVEN_UP and (model := self._model(name))
+            },
             outranked=outranked(state, self.now.rules),
             state_dir=pasted.unusual(self.state_dir),
             waiting={
@@ -93,6 +99,15 @@ class Shown:
         if configured is None or self.state_dir is None or configured.attach is not None:
             return None
         return self.state_dir / (configured.log_file or f"engine-{name}.log")
+
+    def _model(self, name: str) -> str:
+        """The model in its command; "" when that cannot be read, or it is no engine of ours."""
+        engine = self.crew.engines.get(name)
+        try:
+            told = None if engine is None else describe(engine.supervised.command, {}, {})
+        except CommandError:
+            return ""
+        return "" if told is None else told.model
 
 
 def outranked(state: State, rules: Sequence[Rule]) -> dict[tuple[str, Subject], Finding]:

@@ -129,7 +129,7 @@ def _why(snapshot: Snapshot, engine: EngineState) -> str:
     due = saying.next_try(snapshot, engine)
     given_up = troubles.is_given_up(engine)
     reasons = [
-        *([saying.cause(engine)] if given_up else map(saying.short, engine.reasons[:1])),
+        *([saying.cause(snapshot, engine)] if given_up else map(saying.short, engine.reasons[:1])),
         *([f"waits for {waits}"] if waits else []),
         *([f"the next try is at {due}"] if due else []),
         *([seen] if (seen := _flows(snapshot, engine)) else []),
@@ -215,14 +215,16 @@ def _incident(snapshot: Snapshot, one: Incident) -> str:
     engine = troubles.engine_of(snapshot, one.subject)
     found = [finding for _, finding in troubles.loud(snapshot) if finding.subject == one.subject]
     summary = found[0].summary if found and found[0].rule != one.rule else one.summary
-    why = _because(one, engine, found)
+    why = _because(snapshot, one, engine, found)
     told = f"{clock(snapshot, one.began_at)} {who(snapshot, one.subject)}: {summary}"
     return f"{told} ({why})" if why else told
 
 
-def _because(one: Incident, engine: EngineState | None, found: list[Finding]) -> str:
+def _because(
+    snapshot: Snapshot, one: Incident, engine: EngineState | None, found: list[Finding]
+) -> str:
     if engine is not None and (engine.failed_at is not None or engine.process in _FAILED):
-        return saying.cause(engine)
+        return saying.cause(snapshot, engine)
     if one.explanation:
         return f"{one.cause.value}: {saying.short(one.explanation)}"
     evidence = dict(found[0].evidence if found else one.evidence)

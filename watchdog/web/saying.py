@@ -84,10 +84,15 @@ def left(snapshot: Snapshot, name: str) -> str:
     return f"{count} {word_} left" if of is None else f"{count} of {of} {word_} left"
 
 
-def cause(engine: EngineState) -> str:
-    """What made it fail: ``bad_arguments: no such flag``, the text not longer than a line."""
+def cause(snapshot: Snapshot, engine: EngineState) -> str:
+    """What made it fail: ``bad_arguments: no such flag``, the text not longer than a line.
+
+    When it is about the model, that is named.
+    """
     told = engine.explanation
-    return f"{engine.cause.value}: {short(told)}" if told else engine.cause.value
+    said = f"{engine.cause.value}: {short(told)}" if told else engine.cause.value
+    model = snapshot.models.get(engine.name) if engine.cause.value.startswith("model_") else None
+    return f"{said} (model {short(model)})" if model else said
 
 
 def short(text: str) -> str:

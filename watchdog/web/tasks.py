@@ -103,7 +103,7 @@ def _for_engine(snapshot: Snapshot, engine: EngineState) -> Iterator[Todo]:
         yield from _look(snapshot, engine)
     elif troubles.is_given_up(engine):
         verb = "reset-breaker" if engine.history.breaker_open else "start"
-        what = _advice(snapshot, engine) or f"correct the cause ({saying.cause(engine)})"
+        what = _advice(snapshot, engine) or f"correct the cause ({saying.cause(snapshot, engine)})"
         yield Todo(f"{name}: {what}; then: vllm-watchdog {verb} {name}", "engine-dead")
         yield from _look(snapshot, engine)
     elif snapshot.state.pause is not None and engine.failed_at is not None:
