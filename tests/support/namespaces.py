@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.support.simulated import ROOT, alive, until
+from watchdog import procfs
 
 T = TypeVar("T")
 
@@ -45,6 +47,8 @@ engine_metrics = { period = "200ms" }
 engine_process = { period = "200ms" }
 """
 _CLONE_NEWNET = 0x40000000
+_OUTSIDE = 2
+"""Words of the line ``NSpid:`` of a process that is in no PID namespace but ours."""
 _LOOPBACK_UP = (
     "import fcntl, socket, struct\n"
     "with socket.socket() as any:\n"
@@ -122,7 +126,8 @@ class Box:
 
     def ended(self, patience: float = 90.0) -> int:
         """The exit code of PID 1."""
-        return self.process.wait(patience)
+        until(lambda: _is_over(self.process), patience)
+        return self.process.wait()
 
     def spawn(self, *command: str, log: Path | None = None) -> subprocess.Popen[bytes]:
         """Start one more process in the box, as ``docker exec`` does; its parent stays outside."""
@@ -203,11 +208,25 @@ def _end(process: subprocess.Popen[bytes], pid: int) -> None:
     """First as a container engine does; then by SIGKILL to PID 1, which takes all others along."""
     if process.poll() is None and pid:
         os.kill(pid, signal.SIGTERM)  # not reaped while its parent lives: still the one we mean
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
+        deadline = time.monotonic() + 10
+        until(lambda: _is_over(process) or time.monotonic() > deadline)
     if process.poll() is None:
         os.kill(pid or process.pid, signal.SIGKILL)
-    process.wait()
+    until(lambda: _is_over(process))
+
+
+def _is_over(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended; PID 1 does not before all are reaped that live with it.
+
+    Those that came from outside may have been left to us: a test of this process adopts orphans.
+    """
+    for pid in procfs.children(os.getpid()):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            inner = next(line for line in lines if line.startswith("NSpid:")).split()
+            if len(inner) > _OUTSIDE and not alive(pid):
+                os.waitpid(pid, os.WNOHANG)
+    return process.poll() is not None
 
 
 def _child_of(process: subprocess.Popen[bytes]) -> int:
