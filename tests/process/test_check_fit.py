@@ -346,8 +346,12 @@ def test_a_mount_that_hangs_does_not_hang_it(
 ) -> None:
     """FACT: what lies on it is given up after some seconds, by name; the rest is still told."""
     (tmp_path / "watchdog.toml").write_text(f"{UNSEEN}[probes.driver]\nenabled = false\n")
+    program = tmp_path / "vllm"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    command = [str(program) if word == "vllm" else word for word in words]
     with silent(tmp_path / "hung"):
-        done = check(tmp_path, no_gpu, "--config", "watchdog.toml", "--", *words)
+        done = check(tmp_path, no_gpu, "--config", "watchdog.toml", "--", *command)
     assert done.returncode == code, done.stderr
     assert told_of in done.stdout + done.stderr
     assert ("this box" in done.stdout) is (code == 0)

@@ -29,6 +29,8 @@ from watchdog.store import Store
 from watchdog.web.app import App
 from watchdog.web.server import serve_socket
 
+INTERRUPTIBLE = ("env", "--default-signal=INT", sys.executable)
+"""What a shell starts in the background ignores SIGINT, and so does what that starts."""
 READY = 120.0
 
 
@@ -253,7 +255,7 @@ def test_watch_tells_what_changes_on_one_screen(window: FakeWindow, tmp_path: Pa
     window.shown = serving_window().shown
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "watchdog", "status", "--watch", "--state-dir", str(tmp_path)],
+        [*INTERRUPTIBLE, "-m", "watchdog", "status", "--watch", "--state-dir", str(tmp_path)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -289,7 +291,7 @@ def test_watch_in_a_pipe_speaks_only_when_something_changed(
 ) -> None:
     """FACT: no escapes; a text for each change; a daemon that is gone is told, not the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "watchdog", "status", "--watch", "--state-dir", str(tmp_path)],
+        [*INTERRUPTIBLE, "-m", "watchdog", "status", "--watch", "--state-dir", str(tmp_path)],
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
