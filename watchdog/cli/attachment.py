@@ -10,8 +10,9 @@ import msgspec
 
 from watchdog.cli import fit
 from watchdog.config import Config, EngineConfig
+from watchdog.contracts import ProcessInfo
 from watchdog.core.state import Attach
-from watchdog.supervisor import presence
+from watchdog.supervisor import identity, presence
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def _attached(name: str, engine: EngineConfig, attach: Attach) -> Attached:
         )
     port, found = seen
     pid = None if found.leader is None else found.leader.pid
-    may = pid is not None and _may_signal(pid)
+    may = found.leader is not None and _may_signal(found.leader)
     words = found.why or f"nobody listens on port {port} yet"
     if found.leader is not None:
         how = "it may be signalled" if may else "it may not be signalled by this user"
@@ -83,11 +84,11 @@ def _present(engine: EngineConfig) -> tuple[int, presence.Presence]:
     return said.endpoint.port, presence.look(said.endpoint, engine.command)
 
 
-def _may_signal(pid: int) -> bool:
+def _may_signal(leader: ProcessInfo) -> bool:
+    pidfd = identity.open_pidfd(leader.pid, leader.start_ticks)
+    if pidfd is None:
+        return True  # gone: nobody is in the way
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return False
-    except OSError:
-        pass  # gone: nobody is in the way
-    return True
+        return identity.may_signal(pidfd)
+    finally:
+        os.close(pidfd)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -236,7 +235,7 @@ class AttachedEngine(SupervisedEngine):
             raise ActionError(f"{self.name} is attached to report: nobody is signalled")
         if generation.record.pid is None:
             raise ActionError(f"cannot end {self.name}: {self._said or 'it cannot be seen'}")
-        if generation.pidfd is not None and not _may_signal(generation.pidfd):
+        if generation.pidfd is not None and not identity.may_signal(generation.pidfd):
             text = f"cannot end {self.name}: process {generation.pid} may not be signalled"
             raise ActionError(f"{text}: run as its user, or with CAP_KILL")
         super()._stop(drain=drain, cause=cause)
@@ -250,13 +249,3 @@ def awaited(engine: SupervisedEngine) -> str | None:
     """What a start waits for, in words; None when none does."""
     waits = isinstance(engine, AttachedEngine) and engine.awaits
     return "somebody else to start it" if waits else None
-
-
-def _may_signal(pidfd: int) -> bool:
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except PermissionError:
-        return False
-    except OSError:
-        pass  # gone: nobody is in the way
-    return True

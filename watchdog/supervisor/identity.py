@@ -53,6 +53,17 @@ def open_identity(identity: ProcessIdentity) -> int | None:
     return open_pidfd(identity.pid, identity.start_ticks)
 
 
+def may_signal(pidfd: int) -> bool:
+    """Whether nothing forbids us to signal the process; of one that is gone nothing does."""
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def send(pidfd: int, number: signal.Signals) -> bool:
     """Send a signal through a pidfd; False when the process is gone or not ours to signal."""
     try:
