@@ -34,8 +34,8 @@ for number in range({_ORPHANS} // 100):
 _PAUSE = """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, lambda *_: exit(0))
-while True: signal.pause()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+signal.sigwait({signal.SIGTERM})
 """
 """What a pod with one PID namespace for all has for PID 1: it reaps, and does nothing else."""
 

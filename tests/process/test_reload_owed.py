@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon, running
-from tests.support.reloads import READY, File, engines, post, ready, reload, watched
+from tests.support.reloads import READY, File, engines, is_locked, post, ready, reload, watched
 from tests.support.simulated import alive, until
-from watchdog.supervisor.lock import LockHeldError, lock_port
 
 OBSERVE = '[watchdog]\nmode = "observe"'
 ACT = '[watchdog]\nmode = "act"'
@@ -40,15 +39,6 @@ def asked(daemon: Daemon, port: int, tokens: int) -> Iterator[concurrent.futures
         answer = pool.submit(post, port, "/v1/completions", body)
         until(lambda: engines(daemon)["main"]["verdict"] == "busy")
         yield answer
-
-
-def is_locked(port: int) -> bool:
-    """Whether another watchdog could not have the port."""
-    try:
-        lock_port(port).release()
-    except LockHeldError:
-        return True
-    return False
 
 
 def test_what_was_changed_while_observing_is_made_up_for(file: File) -> None:

@@ -75,12 +75,11 @@ def test_a_runner_that_slips_through_a_look_is_not_taken_for_nobody() -> None:
     """FACT: who forks and exits just before it is read leaves a corpse: the stop looks again."""
     runner = (
         "import os, signal\n"
-        "def step(*_):\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
+        "def step():\n"
         "    if os.fork(): os._exit(0)\n"
         "    os.setsid(); os.write(1, f'pid={os.getpid()} '.encode())\n"
-        "signal.signal(signal.SIGUSR1, step)\n"
-        "step()\n"
-        "while True: signal.pause()\n"
+        "while True: step(); signal.sigwait({signal.SIGUSR1})\n"
     )
     leader = (
         "if os.fork() == 0:\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.support.daemon import Daemon, running, simulated_command
 from tests.support.simulated import free_port, until
+from watchdog.supervisor.lock import LockHeldError, lock_port
 
 READY = 120.0
 """Seconds until an engine has to serve, on a machine that is busy with other tests."""
@@ -102,3 +103,12 @@ def rule(name: str, **keys: object) -> str:
     """One ``[[rule]]``."""
     lines = (f"{key} = {json.dumps(value)}" for key, value in {"name": name, **keys}.items())
     return "\n".join(["[[rule]]", *lines])
+
+
+def is_locked(port: int) -> bool:
+    """Whether another watchdog could not have the port."""
+    try:
+        lock_port(port).release()
+    except LockHeldError:
+        return True
+    return False
