@@ -18,6 +18,8 @@ from watchdog.core.model import (
 )
 
 _LIVE = frozenset({ProcessState.STARTING, ProcessState.RUNNING})
+_STANDS = "Tt"
+"""States of a process that a signal or a tracer has stopped."""
 _COMM_LENGTH = 15
 """The kernel cuts the name of a process there: ``VLLM::EngineCore`` reads ``VLLM::EngineCor``."""
 
@@ -62,6 +64,8 @@ class EngineProcess:
             "core_cpu_seconds": self._spent[False],
             **_counts(living),
         }
+        if values["stopped_members"]:
+            values["stopped"] = _named(living)
         log_bytes = self._target.log_bytes()
         if log_bytes is not None:
             values["log_bytes"] = log_bytes
@@ -88,12 +92,18 @@ def _lives(process: ProcessInfo) -> bool:
     return process.state not in "ZX" or process.threads > 1
 
 
+def _named(living: Sequence[ProcessInfo]) -> str:
+    """The first of those that stand still."""
+    first = next(p for p in living if p.state in _STANDS)
+    return f"{first.comm} (pid {first.pid})"
+
+
 def _counts(living: Sequence[ProcessInfo]) -> dict[str, int]:
     return {
         "members": len(living),
         "cores": sum(_is_core(p.comm) for p in living),
         "workers": sum(_titled(p.comm, "Worker") for p in living),
-        "stopped_members": sum(p.state in "Tt" for p in living),
+        "stopped_members": sum(p.state in _STANDS for p in living),
         "uninterruptible_members": sum(p.state == "D" for p in living),
         "compilers": sum(_is_compiler(p.comm) for p in living),
         "rss_bytes": sum(p.rss_bytes for p in living),
@@ -133,6 +143,7 @@ PROBE = ProbeSpec(
         SampleSpec("cores", int, "", "Living EngineCore processes, known by their titles."),
         SampleSpec("workers", int, "", "Living Worker processes, known by their titles."),
         SampleSpec("stopped_members", int, "", "Processes that a signal or a tracer stopped."),
+        SampleSpec("stopped", str, "", "The name and pid of the first of them."),
         SampleSpec("uninterruptible_members", int, "", "Processes in uninterruptible sleep."),
         SampleSpec("compilers", int, "", "Compilers and linkers that run below the engine."),
         SampleSpec(

@@ -41,7 +41,8 @@ class Point:
 class Snapshot:
     """``at`` is CLOCK_MONOTONIC of the last step, ``wall`` the same moment since the epoch.
 
-    ``budget`` is how many restarts each engine has left, of ``budgets``. ``logs`` are the paths of
+    ``budget`` is how many restarts each engine has left, of ``budgets``; ``retries`` the moments
+    that its backoff lets the next ones happen. ``logs`` are the paths of
     the engines' logs, ``models`` what those that were given up should serve. ``outranked`` are
     findings, by rule and subject, that say the same as a louder one, with that other one.
     ``state_dir`` is "" where commands find us without it.
@@ -61,6 +62,7 @@ class Snapshot:
     ports: Mapping[str, int] = field(default_factory=dict)
     budget: Mapping[str, int] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
+    retries: Mapping[str, Seconds] = field(default_factory=dict)
     logs: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     outranked: Mapping[tuple[str, Subject], Finding] = field(default_factory=dict)

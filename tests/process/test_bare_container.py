@@ -115,6 +115,7 @@ def test_nothing_can_be_kept() -> None:
         assert line["reason"] == (
             f"cannot write to {state}: Read-only file system: budgets and adoption end with us"
         )
+        assert line["reason"] in box.status()["lacks"]
         leader = box.outer(box.engine()["pid"])
         environment = Path(f"/proc/{leader}/environ").read_bytes().split(b"\0")
         assert [one for one in environment if one.startswith(b"TMPDIR=/dev/shm/vw-")]

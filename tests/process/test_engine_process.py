@@ -56,11 +56,14 @@ def test_a_serving_engine_and_one_that_is_stopped() -> None:
         assert (seen["cores"], seen["workers"]) == (1, 2)
         assert seen["members"] == len(target.living)
         assert seen["stopped_members"] == 0
+        assert "stopped" not in seen
         core = engine.member("VLLM::EngineCore")
         os.kill(core, signal.SIGSTOP)
         until(lambda: stat_fields(core)[0] == "T")
         target.living = table(engine)
-        assert read(probe)["stopped_members"] == 1
+        seen = read(probe)
+        assert seen["stopped_members"] == 1
+        assert seen["stopped"] == f"VLLM::EngineCor (pid {core})"
 
 
 def test_nothing_lives() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_a_real_prometheus_sees_the_engine_die(daemon: Daemon, tmp_path: Path) -
         until(lambda: values(server, 'up{job="vllm"} == 1'), READY)
         assert "VllmEngineNotServing" not in firing(server)
         for query in queries():
-            assert _may_be_empty(query) or until(lambda q=query: values(server, q), READY), query
+            assert _may_be_empty(query) or until(partial(values, server, query), READY), query
         os.kill(daemon.engine()["pid"], signal.SIGKILL)
         labels = until(lambda: firing(server).get("VllmEngineNotServing"), READY) or {}
         assert (labels["engine"], labels["severity"]) == ("main", "critical")

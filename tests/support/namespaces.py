@@ -88,8 +88,13 @@ class Box:
 
     def engine(self) -> dict[str, Any]:
         """The first engine of the status, with inner pids; empty when nothing answers."""
+        found = self.status()
+        return dict(found["engines"][0]) if found else {}
+
+    def status(self) -> dict[str, Any]:
+        """All of the status; empty when nothing answers."""
         code, body = self.get("/api/v1/status")
-        return dict(json.loads(body)["engines"][0]) if code == 200 else {}
+        return dict(json.loads(body)) if code == 200 else {}
 
     def ready(self, other_than: str = "") -> dict[str, Any]:
         """The engine once it serves, of a generation ``other_than`` that."""

@@ -115,7 +115,10 @@ def test_an_engine_that_was_stopped_by_hand_is_not_broken() -> None:
     assert found.broke == ("nothing: an operator stopped main",)
     assert found.did == ("23:59:30 stopped main: an operator asked for it",)
     (todo,) = found.todo
-    assert todo.text.startswith("vllm-watchdog start main, when it may: an operator stopped it at ")
+    assert todo.text == (
+        "main was stopped by an operator at 23:59:30; when it may serve again: "
+        "vllm-watchdog start main"
+    )
 
 
 def test_a_quiet_day() -> None:
@@ -154,7 +157,7 @@ def test_a_pause_is_told_with_its_owner_and_its_end() -> None:
     state = replace(serving().state, pause=Pause("upgrade", "ann", 1.0))
     found = of(state)
     assert found.did == ("only looks: paused by ann: upgrade",)
-    assert found.todo[0].text.startswith("vllm-watchdog resume")
+    assert found.todo[0].text.endswith(": vllm-watchdog resume")
 
 
 def test_a_crash_while_paused_is_for_the_person() -> None:
@@ -166,7 +169,7 @@ def test_a_crash_while_paused_is_for_the_person() -> None:
     assert found.did[0] == "only looks: paused by me: why"
     assert "held back: restart of main: paused" in found.did
     assert [one.text for one in found.todo] == [
-        "vllm-watchdog resume: while it is paused nobody restarts main"
+        "while it is paused nobody restarts main: vllm-watchdog resume"
     ]
 
 
@@ -180,7 +183,7 @@ def test_observe_mode_is_told() -> None:
     [
         (
             engine(ProcessState.GIVEN_UP, cause=Cause.BAD_ARGUMENTS, explanation="no such flag"),
-            "(bad_arguments: no such flag); then: vllm-watchdog start main",
+            "(bad arguments: no such flag); then: vllm-watchdog start main",
             "engine-dead",
         ),
         (
@@ -391,7 +394,7 @@ def test_commands_name_the_state_directory() -> None:
     history = RestartHistory(wanted=False, stopped_by=StoppedBy.OPERATOR)
     state = alone(engine(ProcessState.STOPPED, history=history))
     (todo,) = answered(replace(snapshot(state), state_dir="/srv/a b")).todo
-    assert todo.text.startswith("vllm-watchdog --state-dir '/srv/a b' start main, ")
+    assert todo.text.endswith(": vllm-watchdog --state-dir '/srv/a b' start main")
     assert pasted(todo.text, "/srv/a b") == todo.text
     assert pasted("the vllm-watchdog process; vllm-watchdog 1.0", "/x") == (
         "the vllm-watchdog process; vllm-watchdog 1.0"

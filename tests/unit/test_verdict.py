@@ -107,6 +107,9 @@ def test_stopped_members_corroborate_one_overdue_completion() -> None:
     """One timed-out completion and two seconds in state T are a stall."""
     stopped = replace(OVERDUE, timeouts=1, stopped_members=2, stopped_since=98.0)
     assert _judged(stopped).verdict is Verdict.STALLED
+    assert _judged(stopped).reasons == ("2 stopped processes",)
+    named = replace(stopped, stopped="VLLM::EngineCor (pid 7)")
+    assert _judged(named).reasons == ("2 stopped processes: VLLM::EngineCor (pid 7)",)
     assert _judged(replace(stopped, stopped_since=98.1)).verdict is not Verdict.STALLED
     assert _judged(replace(stopped, failing_since=None)).verdict is not Verdict.STALLED
 

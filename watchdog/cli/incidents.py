@@ -18,23 +18,22 @@ from watchdog.cli.client import NO_DAEMON, fail, socket_path
 from watchdog.cli.root import common, examples
 from watchdog.cli.status import answers, known, named
 from watchdog.cli.tables import columns, fields, paragraph
-from watchdog.cli.words import shown
+from watchdog.cli.words import second, shown
 from watchdog.core.model import Incident, Seconds
 from watchdog.store import StoredIncident
 from watchdog.store.told import UnreadableStoreError, stored_incident, stored_incidents
 from watchdog.web import bodies
 from watchdog.web.deeds import OUTCOMES
 from watchdog.web.pasted import pasted
-from watchdog.web.saying import action
+from watchdog.web.saying import action, word
+from watchdog.web.tasks import prevention
 
 UNKNOWN = 1
 _PATIENCE: Seconds = 5.0
 _LISTED = 50
 """As many as a daemon keeps at hand; the store has more, each by its id."""
-_HEAD = ("ID", "OPENED", "RULE", "SUBJECT", "CAUSE", "OUTCOME")
+_HEAD = ("ID", "BEGAN", "RULE", "SUBJECT", "CAUSE", "OUTCOME")
 _ID = re.compile(r"[a-z0-9-]{1,40}")
-_TIME = 19
-"""Characters of a time without fractions."""
 _OUTCOMES = {
     "": "it goes on",
     "recovered": "recovered: the watchdog's action brought it back",
@@ -65,19 +64,19 @@ def incidents(
     """
     if id_ is None:
         found = _listed(state_dir)
-        text = json.dumps({"incidents": found}) if as_json else _headed(state_dir, listed(found))
-        click.echo(text)
+        told_ = json.dumps({"incidents": found}) if as_json else listed(found)
+        click.echo(told_ if as_json else _headed(state_dir, told_, whole=True))
         return
     one = _one(state_dir, id_)
     click.echo(json.dumps(one) if as_json else _headed(state_dir, told(one)))
 
 
-def _headed(state_dir: Path | None, text: str) -> str:
-    """``text`` below what ``status`` says of the present: whether it serves, and what to do."""
+def _headed(state_dir: Path | None, text: str, *, whole: bool = False) -> str:
+    """``text`` below what ``status`` says of the present; not ``whole``, what the text says not."""
     status = _asked(state_dir, "/api/v1/status")
     lines = ["SERVING  not known: no daemon answers"]
     if status is not None and known(status):
-        now = {**status["answers"], "broke": (), "did": ()}
+        now = status["answers"] if whole else {**status["answers"], "broke": (), "did": ()}
         lines = [*answers(now, where=named(state_dir))]
     return "\n".join((*lines, "", pasted(text, named(state_dir))))
 
@@ -89,10 +88,10 @@ def listed(found: list[Body]) -> str:
     rows = [
         (
             str(one["id"]),
-            _second(one["opened"]),
+            second(one.get("began") or one["opened"]),
             str(one["rule"]),
             str(one["subject"]),
-            str(one["cause"]),
+            word(str(one["cause"])),
             OUTCOMES.get(one["outcome"], str(one["outcome"])) or "open",
         )
         for one in found
@@ -113,21 +112,24 @@ def _told(one: Body) -> Iterator[str]:
     yield from ("", "TIMELINE (UTC)")
     yield from _story(one)
     yield from ("", "EVIDENCE")
-    yield from fields((shown(str(name)), str(value)) for name, value in one["evidence"].items())
-    if not one["evidence"]:
+    seen = [(str(name), str(value)) for name, value in one["evidence"].items() if value != ""]
+    yield from fields(seen)
+    if not seen:
         yield "  none"
 
 
 def _facts(one: Body) -> Iterator[tuple[str, str]]:
-    yield "began", _second(one["began"])
+    yield "began", second(one["began"])
     yield "noticed", f"{one['detected_after_s']} s later"
-    yield "cause", f"{one['cause']}: {one['explanation']}" if one["explanation"] else one["cause"]
+    cause = word(str(one["cause"]))
+    yield "cause", f"{cause}: {one['explanation']}" if one["explanation"] else cause
     yield "actions", ", ".join(map(action, one["actions"])) or "none"
+    yield from [("now", str(one["held"]))] if one.get("held") else []
     yield "outcome", _OUTCOMES.get(one["outcome"], str(one["outcome"]))
     if one["recovered_after_s"] is not None:
         yield (
             "over",
-            f"{_second(one['resolved'])}, {one['recovered_after_s']} s after it was noticed",
+            f"{second(one['resolved'])}, {one['recovered_after_s']} s after it was noticed",
         )
     for path in one.get("bundles", ()):
         yield "bundle", str(path)
@@ -139,8 +141,9 @@ def _duty(one: Body) -> Iterator[tuple[str, str]]:
     over = one["resolved"] is not None
     if over or one["repaired"]:
         yield "to do", "nothing: it is over" if over else "nothing yet: the watchdog is at it"
-    if one["fix"] and not one["repaired"]:
-        yield "next time" if over else "fix", str(one["fix"])
+    fix = prevention(one["fix"]) if over else one["fix"]
+    if fix and not one["repaired"]:
+        yield "next time" if over else "fix", str(fix)
 
 
 def _story(one: Body) -> Iterator[str]:
@@ -152,10 +155,6 @@ def _story(one: Body) -> Iterator[str]:
         yield shown(f"  {time}  {entry['event']:<18}  {entry['text']}")
     if one["omitted"]:
         yield f"  {one['omitted']} more were not kept, between the oldest and the latest"
-
-
-def _second(stamp: object) -> str:
-    return str(stamp or "")[:_TIME].replace("T", " ")
 
 
 # Where they come from.

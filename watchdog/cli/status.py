@@ -13,7 +13,7 @@ import click
 from watchdog.cli.client import fail, request, socket_path
 from watchdog.cli.root import common, examples
 from watchdog.cli.tables import columns
-from watchdog.cli.words import gpu_line, shown
+from watchdog.cli.words import gpu_line, second, shown
 from watchdog.web.deeds import OUTCOMES
 from watchdog.web.pasted import pasted, unusual
 from watchdog.web.saying import word
@@ -87,9 +87,13 @@ def _lines(found: Body) -> Iterator[str]:
         yield f"  {finding['severity']:<9} {finding['rule']} on {about}{outranked}"
         fix = finding.get("task", finding["fix"])
         yield from [f"            fix: {fix}"] if fix else []
+    yield from ("", "INCIDENTS") if found["incidents"] else ()
     for incident in found["incidents"][:_SHOWN]:
         end = OUTCOMES.get(incident["outcome"], incident["outcome"]) or "open"
-        yield f"{incident['id']}  {incident['opened']}  {incident['rule']}  {end}"
+        began = second(incident.get("began") or incident["opened"])
+        yield f"  {incident['id']}  {began}  {incident['rule']}  {end}"
+    yield from ("", "CANNOT SEE OR KEEP") if found.get("lacks") else ()
+    yield from (f"  {one}" for one in found.get("lacks", ()))
 
 
 def answers(told: Body, width: int = 0, where: str = "") -> Iterator[str]:

@@ -7,11 +7,17 @@ from typing import Any
 
 UNKNOWN = "?"
 _GIB = 1 << 30
+_TIME = 19
 
 
 def shown(line: str) -> str:
     """``line`` with control characters shown, not obeyed."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def second(stamp: object) -> str:
+    """An RFC 3339 time in UTC without its fractions, for people; "" for none."""
+    return str(stamp or "")[:_TIME].replace("T", " ")
 
 
 def gpu_line(card: Mapping[str, Any]) -> str:

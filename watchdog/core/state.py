@@ -225,6 +225,7 @@ class Vitals:
     core_seen: bool = False
     core_gone_since: Seconds | None = None
     stopped_members: int = 0
+    stopped: str = ""
     stopped_since: Seconds | None = None
     compilers: int = 0
     compilers_at: Seconds | None = None

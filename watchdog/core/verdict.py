@@ -275,5 +275,7 @@ def _after(since: Seconds | None, duration: Seconds | None) -> Seconds | None:
 
 
 def _stopped(vitals: Vitals) -> str:
+    """How many stand still, and who the first of them is."""
     count = vitals.stopped_members
-    return "1 stopped process" if count == 1 else f"{count} stopped processes"
+    told = "1 stopped process" if count == 1 else f"{count} stopped processes"
+    return f"{told}: {vitals.stopped}" if vitals.stopped else told

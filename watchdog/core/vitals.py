@@ -117,6 +117,7 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
         core_seen=core_seen,
         core_gone_since=_since(vitals.core_gone_since, at, holds=core_seen and cores == 0),
         stopped_members=stopped,
+        stopped=str(values.get("stopped", "")),
         stopped_since=_since(vitals.stopped_since, at, holds=stopped > 0),
         compilers=compilers,
         compilers_at=at if compilers else vitals.compilers_at,

@@ -68,6 +68,11 @@ class Shown:
             ports={name: e.target.endpoint.port for name, e in engines.items()},
             budget={name: count for name, (count, _) in budgets.items()},
             budgets={name: of for name, (_, of) in budgets.items()},
+            retries={
+                name: due
+                for name, one in state.engines.items()
+                if (due := policy.retry_at(one, now, settings)) is not None
+            },
             logs={name: str(path) for name in engines if (path := self._log(name)) is not None},
             models={
                 name: model

@@ -8,7 +8,7 @@ from watchdog.core.engine import firing
 from watchdog.core.model import SERVING, Incident, ProcessState, Sampled, Seconds
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
-from watchdog.web import answers, saying, tasks, troubles
+from watchdog.web import answers, deeds, saying, tasks, troubles
 from watchdog.web.pasted import pasted
 
 Body = dict[str, object]
@@ -34,6 +34,7 @@ def status(snapshot: Snapshot) -> Body:
             "since": snapshot.stamp(pause.since),
             "until": snapshot.stamp(pause.until),
         },
+        "lacks": list(snapshot.lacks),
         "answers": answers.body(answers.answered(snapshot)),
         "engines": [engine(snapshot, one) for one in state.engines.values()],
         "gpus": gpus(snapshot),
@@ -64,7 +65,7 @@ def engine(snapshot: Snapshot, one: EngineState) -> Body:
         "since": snapshot.stamp(one.since),
         "wanted": one.history.wanted,
         "ready_seconds": one.ready_seconds,
-        "retry_at": snapshot.stamp(one.retry_at),
+        "retry_at": snapshot.stamp(snapshot.retries.get(one.name, one.retry_at)),
     }
 
 
@@ -122,6 +123,7 @@ def brief(stamp: Stamp, incident: Incident) -> Body:
         "subject": str(incident.subject),
         "severity": incident.severity.value,
         "cause": incident.cause.value,
+        "began": stamp(incident.began_at),
         "opened": stamp(incident.opened_at),
         "resolved": stamp(incident.resolved_at),
         "outcome": incident.outcome,
@@ -129,12 +131,17 @@ def brief(stamp: Stamp, incident: Incident) -> Body:
 
 
 def whole(
-    stamp: Stamp, incident: Incident, bundles: Sequence[str] = (), *, repaired: bool = False
+    stamp: Stamp,
+    incident: Incident,
+    bundles: Sequence[str] = (),
+    *,
+    repaired: bool = False,
+    held: str = "",
 ) -> Body:
     """All that is kept of an incident. Of one that goes on ``recovered_after_s`` is null.
 
     ``bundles`` are the directories with what was seen before something was done. ``repaired`` says
-    that the watchdog is at it.
+    that the watchdog is at it, ``held`` what it holds back and why.
     """
     noticed = incident.decided_at if incident.decided_at is not None else incident.opened_at
     return {
@@ -143,7 +150,6 @@ def whole(
         "explanation": incident.explanation,
         "fix": incident.fix,
         "evidence": dict(incident.evidence),
-        "began": stamp(incident.began_at),
         "decided": stamp(incident.decided_at),
         "actions": list(incident.actions),
         "detected_after_s": _span(incident.began_at, noticed),
@@ -155,6 +161,7 @@ def whole(
         "omitted": incident.omitted,
         "bundles": list(bundles),
         "repaired": repaired,
+        "held": held,
     }
 
 
@@ -171,8 +178,14 @@ def incident(snapshot: Snapshot, name: str) -> Body | None:
     """One incident, whole; None when there is none of that id."""
     for one in snapshot.state.incidents:
         if one.id == name:
-            at_it = one.resolved_at is None and troubles.is_repaired(snapshot, one)
-            told = whole(snapshot.stamp, one, snapshot.bundles.get(name, ()), repaired=at_it)
+            goes_on = one.resolved_at is None
+            told = whole(
+                snapshot.stamp,
+                one,
+                snapshot.bundles.get(name, ()),
+                repaired=goes_on and troubles.is_repaired(snapshot, one),
+                held=deeds.held(snapshot, one) if goes_on else "",
+            )
             return {**told, "fix": pasted(one.fix, snapshot.state_dir)}
     return None
 

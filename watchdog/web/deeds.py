@@ -31,7 +31,7 @@ OUTCOMES: Mapping[str, str] = {
 
 def deeds(snapshot: Snapshot) -> Iterator[str]:
     """Each in a line: the present ones first; never an old repair while something is wrong."""
-    present = [*_present(snapshot)]
+    present = [*_present(snapshot), *_before(snapshot)]
     done = [*_done(snapshot)][-max(_MOST - len(present), 1) :]
     yield from present
     yield from done
@@ -46,6 +46,13 @@ def deeds(snapshot: Snapshot) -> Iterator[str]:
         yield "nothing: there was no need"
     else:
         yield f"nothing now; {_ending(last)}"
+
+
+def _before(snapshot: Snapshot) -> Iterator[str]:
+    """The repair of an outage that is just over, while something else is wrong."""
+    over = troubles.just_over(snapshot)
+    if over is not None and (troubles.going_on(snapshot) or troubles.loud(snapshot)):
+        yield f"before that {_ending(over)}"
 
 
 def _present(snapshot: Snapshot) -> Iterator[str]:
@@ -81,7 +88,8 @@ def _of(snapshot: Snapshot, engine: EngineState) -> str:
         return _breaker(snapshot, engine)
     if engine.process is ProcessState.GIVEN_UP:
         when = clock(snapshot, engine.since)
-        return f"{when} gave {engine.name} up: a retry cannot cure it ({engine.cause.value})"
+        cause = saying.word(engine.cause.value)
+        return f"{when} gave {engine.name} up: a retry cannot cure it ({cause})"
     return _held(snapshot, engine)
 
 
@@ -97,6 +105,12 @@ def _breaker(snapshot: Snapshot, engine: EngineState) -> str:
         f"gave {engine.name} up (breaker open): {count} since {clock(snapshot, since)} "
         f"did not help{told}"
     )
+
+
+def held(snapshot: Snapshot, incident: Incident) -> str:
+    """What it does not do about the engine of an incident that goes on, and why; "" for nothing."""
+    engine = troubles.engine_of(snapshot, incident.subject)
+    return "" if engine is None else _held(snapshot, engine)
 
 
 def _held(snapshot: Snapshot, engine: EngineState) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TypeVar
 
+from watchdog.web.pasted import COMMAND
+
 _T = TypeVar("_T")
 
 LONGEST = 400
@@ -19,6 +21,11 @@ def text(value: object, longest: int = LONGEST) -> str:
     if len(whole.encode("utf-8", errors="replace")) <= 2 * longest + 3:
         return whole
     return escape(f"{told[: longest // 3]}…")  # quotes alone would be six times as long
+
+
+def told(value: object, longest: int = LONGEST) -> str:
+    """As ``text``, with our commands as what is to be typed."""
+    return COMMAND.sub(lambda command: f"<code>{command[0]}</code>", text(value, longest))
 
 
 def within(things: Sequence[_T], row: Callable[[_T], str], limit: int) -> str:

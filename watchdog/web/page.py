@@ -92,7 +92,7 @@ def _content(name: str) -> bytes:
 
 def _parts(snapshot: Snapshot, found: Answers, loop_age: Seconds) -> Mapping[str, str]:
     return {
-        "answers": _header(snapshot, loop_age) + sections.answers(found),
+        "answers": _header(snapshot, loop_age) + sections.answers(found) + sections.lacks(snapshot),
         **{name: part(snapshot) for name, part in _PARTS.items()},
     }
 

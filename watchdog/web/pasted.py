@@ -14,6 +14,12 @@ _COMMAND = re.compile(
     r"\bvllm-watchdog (?=(?:start|stop|restart|pause|resume|reset-breaker|reload|status|incidents"
     r"|sweep|doctor|drill)\b)"
 )
+COMMAND = re.compile(
+    r"\bvllm-watchdog (?:--state-dir (?:'[^']*'|&#x27;.*?&#x27;|\S+) )?"
+    r"(?:(?:start|stop|restart|reset-breaker|incidents)(?: (?!when\b|and\b|or\b)[\w.-]*\w)?"
+    r"|resume|reload|status|sweep|doctor|drill)\b"
+)
+"""One of our commands in a sentence, whole; the sentence may be HTML."""
 
 
 def unusual(state_dir: Path | None) -> str:

@@ -61,9 +61,21 @@ def hold(reason: HoldReason, engine: EngineState | None, snapshot: Snapshot) -> 
 
 def next_try(snapshot: Snapshot, engine: EngineState) -> str:
     """When it is started again; "" when nothing is waited for."""
-    at = engine.retry_at
-    waits = engine.process is ProcessState.BACKOFF and snapshot.state.pause is None
-    return clock(snapshot, at) if waits and at is not None and at > snapshot.at else ""
+    at = snapshot.retries.get(engine.name, engine.retry_at)
+    waits = engine.process is ProcessState.BACKOFF or _is_held_back(snapshot, engine)
+    if not waits or snapshot.state.pause is not None or at is None or at <= snapshot.at:
+        return ""
+    return clock(snapshot, at)
+
+
+def _is_held_back(snapshot: Snapshot, engine: EngineState) -> bool:
+    """Whether what is to be done about it, while it runs, waits for its turn."""
+    return any(
+        watch.held is HoldReason.BACKOFF
+        and watch.firing is not None
+        and watch.firing.subject == engine.subject
+        for watch in snapshot.state.watches.values()
+    )
 
 
 def who(snapshot: Snapshot, subject: Subject) -> str:
@@ -85,12 +97,13 @@ def left(snapshot: Snapshot, name: str) -> str:
 
 
 def cause(snapshot: Snapshot, engine: EngineState) -> str:
-    """What made it fail: ``bad_arguments: no such flag``, the text not longer than a line.
+    """What made it fail: ``bad arguments: no such flag``, the text not longer than a line.
 
     When it is about the model, that is named.
     """
     told = engine.explanation
-    said = f"{engine.cause.value}: {short(told)}" if told else engine.cause.value
+    what = word(engine.cause.value)
+    said = f"{what}: {short(told)}" if told else what
     model = snapshot.models.get(engine.name) if engine.cause.value.startswith("model_") else None
     return f"{said} (model {short(model)})" if model else said
 

@@ -20,7 +20,7 @@ from watchdog.core.model import (
 )
 from watchdog.core.state import EngineState
 from watchdog.snapshot import Snapshot
-from watchdog.web import bodies, deeds, runbooks, saying, tasks, troubles
+from watchdog.web import bodies, deeds, markup, runbooks, saying, tasks, troubles
 from watchdog.web.answers import Answers
 from watchdog.web.markup import pairs, text, within
 from watchdog.web.pasted import pasted
@@ -44,7 +44,7 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 def answers(found: Answers) -> str:
     """The four answers, side by side."""
     todo = [
-        text(one.text, _ANSWER) + (f" ({_runbook(one.runbook)})" if one.runbook else "")
+        markup.told(one.text, _ANSWER) + (f" ({_runbook(one.runbook)})" if one.runbook else "")
         for one in found.todo
     ]
     return (
@@ -56,6 +56,12 @@ def answers(found: Answers) -> str:
         f"<div{_loud(found)}><h2>What must I do?</h2>"
         f"{''.join(f'<p>{line}</p>' for line in todo) or _lines((found.rest,))}</div></div>"
     )
+
+
+def lacks(snapshot: Snapshot) -> str:
+    """What the daemon cannot see or keep where it runs; nothing where it lacks nothing."""
+    told = "; ".join(snapshot.lacks)
+    return f'<p class="dim">Cannot see or keep here: {text(told, 3 * _ANSWER)}</p>' if told else ""
 
 
 def _loud(found: Answers) -> str:
@@ -151,7 +157,7 @@ def _finding(snapshot: Snapshot, key: tuple[str, Subject], one: Finding) -> str:
     outranked = held is HoldReason.INHIBITED or above is not None
     kind = "dim" if outranked else _CLASSES[one.severity]
     fix = tasks.shown_fix(snapshot, key, one)
-    evidence = ", ".join(f"{name} = {value}" for name, value in one.evidence)
+    evidence = ", ".join(f"{name} = {value}" for name, value in one.evidence if value != "")
     rows = (
         ("about", text(saying.who(snapshot, one.subject), 160)),
         ("outranked by", text(f"{above.rule} on {above.subject}", 160) if above else ""),
@@ -202,7 +208,9 @@ def _incident(snapshot: Snapshot, one: Incident) -> str:
 def whole_incident(snapshot: Snapshot, one: Incident) -> str:
     """Everything that is kept of it."""
     evidence = "".join(
-        f"<li><code>{text(name)} = {text(value)}</code></li>" for name, value in one.evidence
+        f"<li><code>{text(name)} = {text(value)}</code></li>"
+        for name, value in one.evidence
+        if value != ""
     )
     return (
         f'<div class="card {_kind(one)}"><h3>{text(one.id)} '
@@ -227,13 +235,14 @@ def _facts(snapshot: Snapshot, one: Incident, up: str = "") -> str:
     recovered = told["recovered_after_s"]
     word, fix = tasks.fix_of(snapshot, one)
     fix = text(pasted(fix, snapshot.state_dir))
-    cause = f"{one.cause.value}: {one.explanation}" if one.explanation else ""
+    cause = f"{saying.word(one.cause.value)}: {one.explanation}" if one.explanation else ""
     rows = (
         ("rule", f"{text(one.rule, 80)} on {text(one.subject, 160)}"),
         ("began", _since(snapshot, one.began_at)),
         ("cause", text(cause)),
         ("noticed", f"after {told['detected_after_s']} s"),
         ("actions", text(", ".join(map(saying.action, dict.fromkeys(one.actions))))),
+        ("now", text(deeds.held(snapshot, one) if one.resolved_at is None else "")),
         ("over", f"after {recovered} s, {_time(snapshot, one.resolved_at)}" if one.outcome else ""),
         ("bundle", "".join(f"<p>{text(path)}</p>" for path in _bundles(snapshot, one))),
         (word, f"<code>{fix}</code>" if word == "fix" else fix),

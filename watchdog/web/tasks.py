@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ from watchdog.web.pasted import pasted
 from watchdog.web.saying import clock
 
 _ADVICE = 300
+_AT_IT = "nothing yet: the watchdog is at it"
+_STARTS = r"vllm-watchdog (?:--state-dir (?:'[^']*'|\S+) )?(?:start|restart|reset-breaker)"
+_AT_LAST = re.compile(rf"[;,] (?:then|else):? {_STARTS}\b[^;]*$")
+"""The start with which a fix ends, once all else is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,25 @@ class Todo:
 
 
 def tasks(snapshot: Snapshot) -> Iterator[Todo]:
-    """All of them, the most urgent first."""
+    """All of them, the most urgent first; before them, what the watchdog is at itself."""
+    found = [*_tasks(snapshot)]
+    if found and (names := ", ".join(_repaired(snapshot))):
+        yield Todo(f"{names}: {_AT_IT}")
+    yield from found
+
+
+def _repaired(snapshot: Snapshot) -> Iterator[str]:
+    """The engines that the watchdog is at."""
+    for one in troubles.going_on(snapshot):
+        engine = troubles.engine_of(snapshot, one.subject)
+        if engine is not None and troubles.is_repaired(snapshot, one):
+            yield engine.name
+
+
+def _tasks(snapshot: Snapshot) -> Iterator[Todo]:
     pause, down = snapshot.state.pause, [*_down(snapshot)]
     if pause is not None and down:
-        yield Todo(f"vllm-watchdog resume: while it is paused nobody restarts {', '.join(down)}")
+        yield Todo(f"while it is paused nobody restarts {', '.join(down)}: vllm-watchdog resume")
     for engine in snapshot.state.engines.values():
         yield from _for_engine(snapshot, engine)
     for key, finding in troubles.loud(snapshot):
@@ -38,14 +58,16 @@ def tasks(snapshot: Snapshot) -> Iterator[Todo]:
         elif finding.severity is Severity.CRITICAL:
             yield Todo(f"{finding.rule}: its page says what", finding.runbook)
     if pause is not None and not down:
-        yield Todo("vllm-watchdog resume, when you are done: until then nothing is restarted")
+        yield Todo(
+            "nothing is restarted while it is paused; when you are done: vllm-watchdog resume"
+        )
 
 
 def rest(snapshot: Snapshot) -> str:
     """What is said when there is nothing to do."""
     found = troubles.going_on(snapshot)
     if any(troubles.is_repaired(snapshot, one) for one in found):
-        return "nothing yet: the watchdog is at it"
+        return _AT_IT
     if found or troubles.unsure(snapshot) or troubles.without_counters(snapshot):
         return "nothing yet: if it lasts, it is said here what to do"
     return "nothing"
@@ -54,10 +76,19 @@ def rest(snapshot: Snapshot) -> str:
 def fix_of(snapshot: Snapshot, incident: Incident) -> tuple[str, str]:
     """What an incident asks for, and the word for that; what is over asks for nothing."""
     if incident.resolved_at is not None:
-        return ("next time", incident.fix) if incident.fix else ("", "")
+        better = prevention(incident.fix)
+        return ("next time", better) if better else ("", "")
     if troubles.is_repaired(snapshot, incident):
-        return "to do", "nothing yet: the watchdog is at it"
+        return "to do", _AT_IT
     return ("fix", incident.fix) if incident.fix else ("", "")
+
+
+def prevention(fix: str) -> str:
+    """What of a fix keeps it from happening again; "" where all of it is about the engine's state.
+
+    Once an engine serves again nobody must start or restart it.
+    """
+    return "" if re.match(_STARTS, fix) else _AT_LAST.sub("", fix)
 
 
 def shown_fix(snapshot: Snapshot, key: troubles.Key, finding: Finding) -> str:
@@ -95,7 +126,8 @@ def _for_engine(snapshot: Snapshot, engine: EngineState) -> Iterator[Todo]:
     elif troubles.is_stopped_by_hand(engine):
         if engine.process is ProcessState.STOPPED:
             when = clock(snapshot, engine.since)
-            yield Todo(f"vllm-watchdog start {name}, when it may: an operator stopped it at {when}")
+            text = f"{name} was stopped by an operator at {when}; when it may serve again"
+            yield Todo(f"{text}: vllm-watchdog start {name}")
     elif troubles.is_awaited(snapshot, engine):
         yield from _elsewhere(snapshot, engine)
     elif snapshot.state.mode is not Mode.ACT and engine.failed_at is not None:

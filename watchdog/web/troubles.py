@@ -21,6 +21,8 @@ from watchdog.web import saying
 
 _REMEMBERED: Seconds = 86400.0
 """After a day nobody asks what broke."""
+_JUST: Seconds = 3600.0
+"""So long an outage that is over is told beside lesser troubles."""
 _WAITED_FOR = frozenset(
     {
         None,
@@ -39,19 +41,44 @@ Key = tuple[str, Subject]
 
 
 def going_on(snapshot: Snapshot) -> list[Incident]:
-    """The newest first, the critical before the others."""
+    """The newest first; the critical before the others, of those the engines first."""
     found = [one for one in reversed(snapshot.state.incidents) if one.resolved_at is None]
-    return sorted(found, key=lambda one: one.severity is not Severity.CRITICAL)
+    return sorted(found, key=lambda one: _weight(snapshot, one))
+
+
+def _weight(snapshot: Snapshot, trouble: Finding | Incident) -> tuple[bool, bool]:
+    """What sorts first is worse."""
+    about_engine = engine_of(snapshot, trouble.subject) is not None
+    return trouble.severity is not Severity.CRITICAL, not about_engine
+
+
+_WORST = (False, False)
 
 
 def last(snapshot: Snapshot) -> Incident | None:
-    """The incident that ended last, if that was within a day."""
-    ended = [
+    """What ended last within a day; an outage just now before anything else."""
+    ended = _ended(snapshot, _REMEMBERED)
+    return just_over(snapshot) or (ended[-1] if ended else None)
+
+
+def just_over(snapshot: Snapshot) -> Incident | None:
+    """The outage that ended last, if that was just now and no engine is down or in doubt again."""
+    troubles: list[Finding | Incident] = [*going_on(snapshot)]
+    troubles += [finding for _, finding in loud(snapshot)]
+    if unsure(snapshot) or any(_weight(snapshot, one) == _WORST for one in troubles):
+        return None
+    found = [one for one in _ended(snapshot, _JUST) if engine_of(snapshot, one.subject)]
+    return found[-1] if found else None
+
+
+def _ended(snapshot: Snapshot, within: Seconds) -> list[Incident]:
+    """The latest last."""
+    found = [
         (one.resolved_at, one)
         for one in snapshot.state.incidents
-        if one.resolved_at is not None and snapshot.at - one.resolved_at < _REMEMBERED
+        if one.resolved_at is not None and snapshot.at - one.resolved_at < within
     ]
-    return max(ended, key=lambda pair: pair[0])[1] if ended else None
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
 def loud(snapshot: Snapshot) -> list[tuple[Key, Finding]]:
@@ -61,7 +88,7 @@ def loud(snapshot: Snapshot) -> list[tuple[Key, Finding]]:
         for key, finding in firing(snapshot.state)
         if finding.severity is not Severity.INFO and key not in snapshot.outranked
     ]
-    return sorted(found, key=lambda one: one[1].severity is not Severity.CRITICAL)
+    return sorted(found, key=lambda one: _weight(snapshot, one[1]))
 
 
 def engine_of(snapshot: Snapshot, subject: Subject) -> EngineState | None:
