@@ -38,7 +38,7 @@ run: $(STAMP) ## Supervise `vllm serve MODEL` where MODEL, vllm and a GPU are th
 .PHONY: test
 test: $(STAMP) ## Run all tests but those that need vLLM or a GPU (PYTEST_ARGS="-k word" narrows)
 	@tools/debian_packages.sh $(TEST_PACKAGES)
-	$(PYTEST) -n 3 --dist loadgroup --ignore=tests/e2e --ignore=tests/gpu $(PYTEST_ARGS)
+	$(PYTEST) -n 4 --dist loadgroup --ignore=tests/e2e --ignore=tests/gpu $(PYTEST_ARGS)
 
 .PHONY: laws
 laws: $(STAMP) ## Run the laws, and 50 weeks of virtual time with random faults (SEEDS=50; half an hour)

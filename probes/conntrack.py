@@ -140,7 +140,7 @@ class Conntrack:
             return
         counted = counters(spaces.maybe(f"{space.folder}/{_COUNTERS}"))
         if counted.entries is not None:
-            yield of_engine(engine, "engine_count", counted.entries)
+            yield of_engine(engine, "engine_entries", counted.entries)
             if limit:
                 yield of_engine(engine, "engine_used_percent", 100.0 * counted.entries / limit)
                 yield of_engine(engine, "engine_suggested_limit", limit * _HINT)
@@ -165,7 +165,7 @@ class Conntrack:
 def _fullness(count: int | None, limit: int | None) -> Iterator[Sampled]:
     """A limit of 0 is none."""
     if count is not None:
-        yield Sampled(HOST, "count", count)
+        yield Sampled(HOST, "entries", count)
     if limit is not None:
         yield Sampled(HOST, "limit", limit)
     if limit:
@@ -193,7 +193,7 @@ PROBE = ProbeSpec(
     settings=Settings,
     samples=(
         SampleSpec("loaded", bool, "", "Whether the table can be seen in our network namespace."),
-        _count("count", "Connections in the table of our network namespace."),
+        _count("entries", "Connections in the table of our network namespace."),
         _count("limit", "How many there may be, in each namespace."),
         _count("buckets", "Size of the hash table that all namespaces share."),
         SampleSpec("suggested_limit", int, "", "Twice the limit.", exported=False),
@@ -208,7 +208,7 @@ PROBE = ProbeSpec(
             counter=True,
             labels=("column",),
         ),
-        _of_engine("engine_count", "Connections in the table of the engine's own namespace."),
+        _of_engine("engine_entries", "Connections in the table of the engine's own namespace."),
         SampleSpec(
             "engine_used_percent",
             float,

@@ -162,10 +162,10 @@ def _by_mount(one: FileSystem) -> Iterator[Sampled]:
     labels, space = (("mount", one.label),), one.space
     if space.total_bytes is not None:
         yield Sampled(HOST, "bytes_used", space.used_bytes, labels)
-        yield Sampled(HOST, "bytes_total", space.total_bytes, labels)
+        yield Sampled(HOST, "size_bytes", space.total_bytes, labels)
     if space.total_inodes is not None:
         yield Sampled(HOST, "inodes_used", space.used_inodes, labels)
-        yield Sampled(HOST, "inodes_total", space.total_inodes, labels)
+        yield Sampled(HOST, "inodes", space.total_inodes, labels)
 
 
 def _shm(one: FileSystem) -> int | None:
@@ -196,9 +196,9 @@ PROBE = ProbeSpec(
     settings=Settings,
     samples=(
         _of_mount("bytes_used", "bytes", "Used bytes of a tmpfs that engines use."),
-        _of_mount("bytes_total", "bytes", "Its size."),
+        _of_mount("size_bytes", "bytes", "Its size."),
         _of_mount("inodes_used", "", "Used inodes of a tmpfs that engines use."),
-        _of_mount("inodes_total", "", "All its inodes."),
+        _of_mount("inodes", "", "All its inodes."),
         SampleSpec(
             "inodes_percent", float, "percent", "Used inodes of the tmpfs with fewest left."
         ),

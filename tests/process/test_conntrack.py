@@ -119,7 +119,7 @@ def test_a_real_table_that_fills_up_and_overflows() -> None:
     with namespace() as space:
         space.run(netns.track)
         table = Watched(space)
-        assert table.looks()["count"] == 0
+        assert table.looks()["entries"] == 0
         space.run(lambda: netns.established(room * 80 // 100))
         assert 79.9 < float(table.looks(125.0)["used_percent"]) <= 80
         assert table.fires("conntrack-filling")
@@ -130,7 +130,7 @@ def test_a_real_table_that_fills_up_and_overflows() -> None:
         assert not table.fires("conntrack-dropping")
         refused = space.run(lambda: netns.datagrams(room * 5 // 100))
         found = table.looks()
-        assert found["count"] in range(room - 64, room + 1)
+        assert found["entries"] in range(room - 64, room + 1)
         assert found["drops"] == refused > 0
         assert int(found["early_drops"]) > 0
         assert table.fires("conntrack-dropping")
@@ -148,8 +148,8 @@ def test_our_own_table_is_not_anothers() -> None:
     with namespace() as space, namespace() as other:
         other.run(netns.track)
         other.run(lambda: netns.datagrams(50))
-        assert named(space.run(lambda: seen(probe)))["count"] == 0
-        assert named(other.run(lambda: seen(probe)))["count"] == 50
+        assert named(space.run(lambda: seen(probe)))["entries"] == 0
+        assert named(other.run(lambda: seen(probe)))["entries"] == 50
 
 
 @pytest.mark.root
@@ -161,7 +161,7 @@ def test_an_engine_in_a_namespace_of_its_own() -> None:
         its.run(lambda: netns.datagrams(30))
         probe = Conntrack(Engines((living(shell.pid, leader.pid),)))
         found = named(ours.run(lambda: seen(probe)))
-        assert (found["count"], found["engine_count"]) == (0, 30)
+        assert (found["entries"], found["engine_entries"]) == (0, 30)
         assert found["engine_used_percent"] == pytest.approx(3000 / room)
         assert found["engine_suggested_limit"] == 2 * room
         assert (found["engine_drops"], found["engine_early_drops"]) == (0, 0)
@@ -182,7 +182,7 @@ def test_a_namespace_that_cannot_be_seen() -> None:
     """FACT: of an engine that is gone, dead, or out of sight nothing is told, and never 0."""
     with namespace() as its, its.process() as process:
         engines = Engines((living(process.pid),))
-        assert "engine_count" in named(seen(Conntrack(engines)))
+        assert "engine_entries" in named(seen(Conntrack(engines)))
         process.kill()
         until(lambda: stat_fields(process.pid)[0] == "Z")
         assert not [name for name in named(seen(Conntrack(engines))) if "engine" in name]
@@ -199,7 +199,7 @@ def test_every_column_by_its_name(tmp_path: Path) -> None:
     found = seen(tree(tmp_path, TABLE, settings))
     assert named(found) == {
         "loaded": True,
-        "count": 300,
+        "entries": 300,
         "limit": 400,
         "suggested_limit": 800,
         "used_percent": 75.0,
@@ -221,7 +221,7 @@ def test_every_column_by_its_name(tmp_path: Path) -> None:
 def test_the_columns_of_another_kernel(tmp_path: Path) -> None:
     """FACT: columns in another order, missing and unknown ones change nothing about the rest."""
     found = seen(tree(tmp_path, "drop brand_new entries\n0a 0b 0c\n01 02 0c\n"))
-    assert named(found) == {"loaded": True, "count": 12, "drops": 11}
+    assert named(found) == {"loaded": True, "entries": 12, "drops": 11}
     assert events(found) == {"drop": 11, "brand_new": 13}
 
 
@@ -266,7 +266,7 @@ def test_a_limit_that_is_no_number(tmp_path: Path, word: str) -> None:
     """FACT: without a limit there is no share of it; what else is known is told."""
     probe = tree(tmp_path, TABLE, {"netfilter/nf_conntrack_max": word})
     found = named(seen(probe))
-    assert found["count"] == 300
+    assert found["entries"] == 300
     assert not found.keys() & {"limit", "used_percent", "suggested_limit"}
 
 
@@ -288,7 +288,7 @@ def test_without_counters(tmp_path: Path) -> None:
     settings = {"netfilter/nf_conntrack_max": "100\n", "netfilter/nf_conntrack_count": "80\n"}
     found = named(seen(tree(tmp_path, None, settings)))
     assert found.pop("used_percent") == 80.0
-    assert found == {"loaded": True, "count": 80, "limit": 100, "suggested_limit": 200}
+    assert found == {"loaded": True, "entries": 80, "limit": 100, "suggested_limit": 200}
 
 
 def test_a_cpu_that_comes_and_goes_is_no_rise(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_an_engine_elsewhere_in_a_broken_procfs(tmp_path: Path) -> None:
     put(tmp_path, "5/ns/net", "")
     put(tmp_path, "5/net/stat/nf_conntrack", "entries drop\nzz zz\n")
     found = named(seen(Conntrack(Engines((living(5),)), str(tmp_path))))
-    assert found["count"] == 300
+    assert found["entries"] == 300
     assert not [name for name in found if name.startswith("engine_")]
 
 
@@ -317,7 +317,7 @@ def test_an_engine_elsewhere_without_a_limit(tmp_path: Path) -> None:
     put(tmp_path, "5/ns/net", "")
     put(tmp_path, "5/net/stat/nf_conntrack", TABLE)
     found = named(seen(Conntrack(Engines((living(5),)), str(tmp_path))))
-    assert (found["engine_count"], found["engine_drops"]) == (300, 19)
+    assert (found["engine_entries"], found["engine_drops"]) == (300, 19)
     assert not found.keys() & {"engine_used_percent", "engine_suggested_limit"}
 
 

@@ -82,9 +82,9 @@ def test_few_inodes_are_told_with_bytes_free(tmp_path: Path) -> None:
     assert found["inodes_percent"] == pytest.approx(85.0)
     assert (found["inodes_mount"], found["inodes_free"]) == (str(point), 150)
     assert found["inodes_eater"] == f"{point}/litter (848 entries)"
-    assert (found[f"inodes_used {point}"], found[f"inodes_total {point}"]) == (850, 1000)
+    assert (found[f"inodes_used {point}"], found[f"inodes {point}"]) == (850, 1000)
     assert found[f"bytes_used {point}"] == 0
-    assert found[f"bytes_total {point}"] == 64 << 20
+    assert found[f"size_bytes {point}"] == 64 << 20
     assert fired(found, "tmpfs-inodes-filling", 2)
     assert not fired(found, "tmpfs-inodes-full", 2)
     assert not fired(found, "tmpfs-filling", 2)
@@ -221,8 +221,8 @@ def test_shared_memory_is_that_of_the_engine(tmp_path: Path) -> None:
         later = read(Tmpfs(box))
     assert found["shm_bytes"] == 64 << 20
     assert found["shm_wanted_bytes"] == 400 << 20
-    assert found["bytes_total /dev/shm of main"] == 64 << 20
-    assert found["bytes_total /dev/shm"] == ours.f_blocks * ours.f_frsize
+    assert found["size_bytes /dev/shm of main"] == 64 << 20
+    assert found["size_bytes /dev/shm"] == ours.f_blocks * ours.f_frsize
     assert fired(found, "shm-small")
     assert later["inodes_mount"] == "/dev/shm of main"
     assert later["inodes_eater"] == "/dev/shm (80 entries)"
@@ -236,8 +236,8 @@ def test_who_sees_our_shared_memory_is_not_told_twice(tmp_path: Path) -> None:
     for leader in (os.getpid(), gone.pid):
         found = read(Tmpfs(Engines((engine(tmp_path, *TWO_WORKERS, leader=leader),))))
         assert found["shm_bytes"] == ours.f_blocks * ours.f_frsize
-        assert [name for name in found if name.startswith("bytes_total")] == [
-            "bytes_total /dev/shm"
+        assert [name for name in found if name.startswith("size_bytes")] == [
+            "size_bytes /dev/shm"
         ]
 
 
@@ -249,14 +249,14 @@ def test_a_leader_out_of_sight_has_unknown_shared_memory(tmp_path: Path) -> None
     box = Engines((engine(tmp_path, *TWO_WORKERS, leader=4242),))
     found = read(Tmpfs(box, root=str(tmp_path)))
     assert "shm_bytes" not in found
-    assert "bytes_total /dev/shm" in found
+    assert "size_bytes /dev/shm" in found
 
 
 def test_an_engine_without_shared_memory_has_none(tmp_path: Path) -> None:
     """FACT (S4): where /dev/shm is missing, the size of what lies above it is not told for it."""
     with elsewhere("size=32m", "/dev") as pid:
         found = read(Tmpfs(Engines((engine(tmp_path, *TWO_WORKERS, leader=pid),))))
-    assert found["bytes_total /dev of main"] == 32 << 20
+    assert found["size_bytes /dev of main"] == 32 << 20
     assert "shm_bytes" not in found
 
 
@@ -274,7 +274,7 @@ def test_a_mount_that_hangs_hides_no_other(tmp_path: Path) -> None:
         target = engine(point)
         target.environment = {**target.environment, "VLLM_CACHE_ROOT": f"{tmp_path}/hung/vllm"}
         found = read(Tmpfs(Engines((target,))))
-    assert found[f"inodes_total {point}"] == 100
+    assert found[f"inodes {point}"] == 100
 
 
 def test_a_culprit_is_looked_for_once_a_minute(tmp_path: Path) -> None:
@@ -309,5 +309,5 @@ def test_without_an_engine_ours_is_looked_at() -> None:
     assert isinstance(probe, Tmpfs)
     found = read(probe)
     assert found["shm_wanted_bytes"] == 0
-    assert "bytes_total /dev/shm" in found
+    assert "size_bytes /dev/shm" in found
     probe.close()

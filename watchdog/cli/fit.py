@@ -239,13 +239,13 @@ def _figures(config: Config, state: State) -> Iterator[Figure]:
     yield Figure("files of an engine", limit, "files", f"ulimit -Hn; vLLM wants {_DESCRIPTORS:,}")
     for name, limit_name, unit, title in (
         ("files.open", "files.limit", "files", "room for open files"),
-        ("conntrack.count", "conntrack.limit", "connections", "room for connections"),
+        ("conntrack.entries", "conntrack.limit", "connections", "room for connections"),
     ):
         used, most = values.get(name), values.get(limit_name)
         if isinstance(used, int) and isinstance(most, int):
             words = f"{number(most)} - {number(used)}"
             yield Figure(title, most - used, unit, f"{words} ({limit_name.replace('.', ' ')})")
-    prefix = "tmpfs.bytes_total."
+    prefix = "tmpfs.size_bytes."
     for name, total in values.items():
         used = values.get(name.replace("_total.", "_used.", 1))
         if name.startswith(prefix) and isinstance(total, int) and isinstance(used, int):
