@@ -95,13 +95,19 @@ def _engine(snapshot: Snapshot, one: EngineState) -> str:
         ("process", f"{text(one.leader)} and {max(len(pids) - 1, 0)} more" if one.leader else ""),
         ("port", text(told["port"] or "")),
         ("starts", text(told["starts"])),
-        ("first token", f"{one.ready_seconds:.1f} s after the start" if one.ready_seconds else ""),
+        ("first token", _first_token(one)),
         ("budget", budget),
         ("log", text(told["log"] or "")),
     )
     verdict = "being restarted" if saying.is_restarted(one) else saying.word(one.verdict.value)
     head = f"{text(one.name, 80)} {_word(verdict, kind)}"
     return f'<div class="card {kind}"><h3>{head}</h3>{pairs(rows)}</div>'
+
+
+def _first_token(one: EngineState) -> str:
+    """Of this start, not of the one before it."""
+    known = one.ready_at is not None and one.ready_seconds
+    return f"{one.ready_seconds:.1f} s after the start" if known else ""
 
 
 def gpus(snapshot: Snapshot) -> str:
