@@ -382,13 +382,6 @@ def test_what_another_finding_outranks_is_no_task() -> None:
     assert [one.text for one in answered(shown).todo] == ["y"]
 
 
-def test_a_wait_has_its_end() -> None:
-    """FACT: while the next start is waited for, its time is told."""
-    one = engine(ProcessState.BACKOFF, verdict=Verdict.DEAD, reasons=("x",), retry_at=130.0)
-    assert of(alone(one)).serving == "no: main is dead: x, the next try is at 00:00:30"
-    assert of(alone(replace(one, retry_at=90.0))).serving == "no: main is dead: x"
-
-
 def test_commands_name_the_state_directory() -> None:
     """FACT: each works when it is pasted; where the directory is found, it is not named."""
     history = RestartHistory(wanted=False, stopped_by=StoppedBy.OPERATOR)

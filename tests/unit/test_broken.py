@@ -105,6 +105,15 @@ def test_whom_it_is_about_is_in_the_line(evidence: dict[str, Value], told: str) 
 # --- what is waited for ---------------------------------------------------------------------------
 
 
+def test_a_wait_has_its_end() -> None:
+    """FACT: while the next start is waited for, its time is told."""
+    one = engine(ProcessState.BACKOFF, verdict=Verdict.DEAD, reasons=("x",), retry_at=130.0)
+    state = State(engines={"main": one})
+    assert of(state, 100.0).serving == "no: main is dead: x, the next try is at 00:00:30"
+    past = State(engines={"main": replace(one, retry_at=90.0)})
+    assert of(past, 100.0).serving == "no: main is dead: x"
+
+
 def held(due: float) -> Snapshot:
     """A restart of a frozen engine that waits for its turn until ``due``."""
     frozen = engine(verdict=Verdict.STALLED, reasons=("1 stopped process: x (pid 7)",))

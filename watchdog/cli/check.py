@@ -34,6 +34,7 @@ from watchdog.preflight import Figure, Report, memory_of
 from watchdog.rules import RuleError, build_rules
 
 USAGE = 2
+_RUNS = "{name}: runs already, process {pid}: its own port and GPU memory are free for its restart"
 _WHOLE = 2 * fit.PATIENCE
 """Seconds for the configuration: a file that an engine's command names takes its own part."""
 
@@ -140,6 +141,7 @@ class _Found:
     warnings: list[str] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
     attached: Sequence[attachment.Attached] = ()
+    runs: dict[str, int] = field(default_factory=dict)
     figures: Sequence[Figure] = ()
 
     def body(self, oddities: Sequence[str]) -> dict[str, object]:
@@ -149,6 +151,7 @@ class _Found:
             "problems": self.problems,
             "warnings": [*oddities, *self.warnings],
             "engines": [fit.body(name, report) for name, report in self.reports.items()],
+            "running": self.runs,
             "attached": [asdict(one) for one in self.attached],
             "box": [asdict(figure) for figure in self.figures],
         }
@@ -158,6 +161,7 @@ class _Found:
         lines = [shown(line) for line in self.problems or ["no problems found"]]
         lines += [shown(f"warning: {line}") for line in self.warnings]
         lines += [shown(f"{one.name}: {one.words}") for one in self.attached if not one.odd]
+        lines += [shown(_RUNS.format(name=name, pid=pid)) for name, pid in self.runs.items()]
         for name, report in self.reports.items():
             lines += ["", *fit.render(name, report)]
         if self.reports:
@@ -172,7 +176,8 @@ def _checked(
 
     floors: Mapping[str, str] = config.probes["driver"].settings.floors
     attached, ours = attachment.attached_of(config), attachment.own(config)
-    box = fit.box_of(ours, rules, {**attachment.pids_of(attached), **running(state_dir)})
+    watched = running(state_dir)
+    box = fit.box_of(ours, rules, {**attachment.pids_of(attached), **watched})
     found = _Found(attached=attached, figures=box.figures)
     found.warnings = [f"{one.name}: {one.words}" for one in attached if one.odd]
     found.warnings += [f"this box: {line}" for line in box.warnings]
@@ -183,12 +188,13 @@ def _checked(
         except CommandError as error:
             found.problems.append(f"{name}: {error}")
             continue
-        lines = [*(() if said.endpoint.uds else _port(said))]
+        lines = [*_place(found, name, said, watched.get(name, ()))]
         program = fit.attempt(partial(_program, engine, floors))
         if isinstance(program, list):
             lines += program
             known[name] = (engine, said)
-            lines += _fits(found, name, fit.report_of(engine, said, box, memory, floors))
+            report = fit.report_of(engine, said, box, memory, floors, runs=name in found.runs)
+            lines += _fits(found, name, report)
         else:
             lines.append(f"the program {engine.command[0]!r} {_unseen(program)}")
         found.problems += [f"{name}: {line}" for line in lines]
@@ -228,7 +234,18 @@ def _program(engine: EngineConfig, floors: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _port(said: EngineCommand) -> Iterator[str]:
+def _place(found: _Found, name: str, said: EngineCommand, watched: Sequence[int]) -> Iterator[str]:
+    """Why it could not listen; its own processes, of which a daemon tells, are not in its way."""
+    if said.endpoint.uds:
+        return
+    owner = procfs.listening_owner(said.endpoint.port)
+    if owner is not None and owner[0] in watched:
+        found.runs[name] = owner[0]
+    else:
+        yield from _port(said, owner)
+
+
+def _port(said: EngineCommand, owner: tuple[int, str] | None) -> Iterator[str]:
     port = said.endpoint.port
     family = socket.AF_INET6 if ":" in said.endpoint.host else socket.AF_INET
     with socket.socket(family) as attempt:
@@ -236,6 +253,5 @@ def _port(said: EngineCommand) -> Iterator[str]:
         try:
             attempt.bind((said.endpoint.host, port))
         except OSError as error:
-            owner = procfs.listening_owner(port)
             who = f" by process {owner[0]} ({owner[1]})" if owner else ""
             yield f"cannot bind port {port}: {error.strerror}{who}"

@@ -74,21 +74,24 @@ def said_of(engine: EngineConfig) -> EngineCommand:
     return describe(engine.command, engine.env, os.environ, cwd=Path(engine.cwd))
 
 
-def report_of(
+def report_of(  # noqa: PLR0913 - all that a start is judged by
     engine: EngineConfig,
     said: EngineCommand,
     box: Box,
     memory: Sequence[int],
     floors: Mapping[str, str],
+    *,
+    runs: bool = False,
 ) -> Report | None:
     """Whether the model fits on the engine's cards, or on cards of ``memory`` bytes each.
 
-    ``floors`` are what the settings say of drivers. None for a program that is not vLLM.
+    ``floors`` are what the settings say of drivers. What an engine that ``runs`` already holds is
+    no obstacle to its next start. None for a program that is not vLLM.
     """
     if said.form not in _VLLM:
         return None
     around = {**os.environ, **engine.env, **assigned(engine.command)}
-    cards = _stand_ins(said, memory) if memory else tuple(_cards(said, around, box.state))
+    cards = _stand_ins(said, memory) if memory else tuple(_cards(said, around, box.state, runs))
     found = attempt(lambda: preflight(said, around, engine.cwd or None, cards))
     if not isinstance(found, Report):
         line = f"the model {said.model} could not be looked at{failure(found)}"
@@ -163,7 +166,12 @@ def _stand_ins(said: EngineCommand, memory: Sequence[int]) -> tuple[Card, ...]:
     return tuple(Card(f"card {n}", amount, words="--memory") for n, amount in enumerate(sizes))
 
 
-def _cards(said: EngineCommand, around: Mapping[str, str], state: State) -> Iterator[Card]:
+def _cards(
+    said: EngineCommand,
+    around: Mapping[str, str],
+    state: State,
+    runs: bool = False,  # noqa: FBT001, FBT002 - as in report_of
+) -> Iterator[Card]:
     """Those that it would use, as far as that is known."""
     if wish(said.argv, around).cpu_only:
         return
@@ -174,7 +182,7 @@ def _cards(said: EngineCommand, around: Mapping[str, str], state: State) -> Iter
             if name in {str(card.index), card.uuid} or (
                 name.startswith("GPU-") and card.uuid.startswith(name)
             ):
-                yield _card(card, state.views.get(subject, {}))
+                yield _card(card, state.views.get(subject, {}), runs)
 
 
 def _memory(subject: Subject, index: str, state: State) -> CardMemory:
@@ -193,7 +201,7 @@ def _memory(subject: Subject, index: str, state: State) -> CardMemory:
     )
 
 
-def _card(card: CardMemory, parts: Mapping[str, Mapping[str, Value]]) -> Card:
+def _card(card: CardMemory, parts: Mapping[str, Mapping[str, Value]], runs: bool) -> Card:  # noqa: FBT001
     """What the driver keeps for itself is no memory to CUDA."""
     name = f"GPU {card.index}"
     if card.mig or card.total_bytes is None:
@@ -203,10 +211,12 @@ def _card(card: CardMemory, parts: Mapping[str, Mapping[str, Value]]) -> Card:
     values = parts.get("gpu_processes", {})
     told = [str(values.get(f"gpu_processes.{who}") or "") for who in ("strangers", "orphans")]
     ours = int(values.get("gpu_processes.memory_bytes.engine") or 0)
-    told.append(f"an engine of ours {size(ours)}" if ours else "")
+    told.append(f"an engine of ours {size(ours)}" if ours and not runs else "")
     holders = ", ".join(filter(None, told))
+    used = card.used_bytes
+    used = max(used - ours, 0) if runs and used is not None else used
     model = str(parts.get("gpu", {}).get("gpu.name", ""))
-    return Card(name, card.total_bytes - reserved, card.used_bytes, words, holders, model)
+    return Card(name, card.total_bytes - reserved, used, words, holders, model)
 
 
 def _line(finding: Finding, state: State) -> str:
@@ -247,7 +257,7 @@ def _figures(config: Config, state: State) -> Iterator[Figure]:
             yield Figure(title, most - used, unit, f"{words} ({limit_name.replace('.', ' ')})")
     prefix = "tmpfs.size_bytes."
     for name, total in values.items():
-        used = values.get(name.replace("_total.", "_used.", 1))
+        used = values.get(name.replace(prefix, "tmpfs.bytes_used.", 1))
         if name.startswith(prefix) and isinstance(total, int) and isinstance(used, int):
             words = f"{size(total)} - {size(used)}"
             yield Figure(f"free on {name.removeprefix(prefix)}", total - used, "bytes", words)
