@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
@@ -49,6 +50,39 @@ def hasty(folder: Path) -> Path:
 def restarted(daemon: Daemon) -> None:
     """Wait for the second start."""
     daemon.wait_event("engine.started", wanted=lambda line: line["starts"] == 2)
+
+
+def test_a_start_that_is_refused_again_and_again_is_one_bundle(tmp_path: Path) -> None:
+    """FACT: of a dead engine there is nothing new to see at each retry; the first bundle stays."""
+    port, state = free_port(), tmp_path / "s"
+    file = tmp_path / "watchdog.toml"
+    file.write_text('[policy]\nbackoff = { initial = "1s", max = "1s" }\n')
+    with running(state, simulated_command(port), port, config=file) as daemon:
+        os.kill(daemon.wait_ready(READY)["pid"], signal.SIGKILL)
+        restarted(daemon)  # the first time at once, the second after a second
+        os.kill(daemon.wait_ready(READY)["pid"], signal.SIGKILL)
+        with socket.socket() as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            until(lambda: bound(stranger, port))
+            until(lambda: len(refusals(daemon)) > 2)
+            found = [one.incident for one in kept(state / "evidence")]
+            assert sorted(found) == ["inc-000001", "inc-000002"]
+        daemon.wait_ready(READY)
+
+
+def bound(listener: socket.socket, port: int) -> bool:
+    """Whether it listens on the port by now."""
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    listener.listen()
+    return True
+
+
+def refusals(daemon: Daemon) -> list[dict[str, object]]:
+    """The starts that were refused so far."""
+    return [line for line in daemon.events("action.finished") if line["result"] != "ok"]
 
 
 def only(directory: Path) -> Bundle:

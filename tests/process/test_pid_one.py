@@ -68,20 +68,6 @@ def test_a_container_that_is_stopped_stops_its_engine(box: Box, number: signal.S
     assert not [pid for pid in everybody if alive(pid)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_a_stop_that_comes_while_it_still_loads(state: Path, number: signal.Signals) -> None:
-    """FACT: it ends at once, as any other process would; nothing has been started."""
-    slow = state.parent / "slow"
-    slow.mkdir()
-    (slow / "click.py").write_text("import time\nprint('loads', flush=True)\ntime.sleep(3600)")
-    command = ["env", f"PYTHONPATH={slow}", *watchdog(state, "--", *simulated())]
-    with boxed(command, state) as box:
-        until(lambda: "loads" in box.log_path.read_text())
-        box.send(number)
-        assert box.ended() == 128 + number
-    assert not [*state.iterdir()]
-
-
 def test_a_killed_engine_is_replaced_and_leaves_no_zombie(box: Box) -> None:
     """FACT: PID 1 adopts what a killed leader leaves, ends and reaps it, and starts anew."""
     before = box.engine()

@@ -73,8 +73,8 @@ class Loop:
         self._leave_by: Seconds | None = None
 
     def run(self) -> None:
-        """Turn until a shutdown is complete."""
-        self.take(Tick(time.monotonic()))
+        """Turn until a shutdown is complete. A stop that came already is obeyed before a start."""
+        self._handle(self._inbox.next(0.0))
         while not self._finished():
             now = time.monotonic()
             wake_in = _HEARTBEAT if self._wake_at is None else self._wake_at - now

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from watchdog import stops
 from watchdog.core.model import Commanded, Mode, Verb
 from watchdog.core.state import State
 from watchdog.daemon.crew import Crew
@@ -14,13 +15,21 @@ from watchdog.inbox import Inbox, Signalled
 from watchdog.logs import Journal
 from watchdog.supervisor.household import Household
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
+_SIGNALS = (*stops.STOPS, signal.SIGCHLD, signal.SIGHUP)
 
 
 def enqueue(inbox: Inbox) -> None:
-    """Turn the daemon's signals into events from now on."""
+    """Turn the daemon's signals into events from now on, and the stops that came before.
+
+    Held back meanwhile, so that none falls between the handlers of before and ours. What held them
+    back before us did not mean us: its mask came with the process.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    for number in stops.kept():
+        inbox.post(Signalled(number))
     for number in _SIGNALS:
         signal.signal(number, lambda got, _frame: inbox.post(Signalled(got)))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 @dataclass(slots=True)

@@ -53,6 +53,8 @@ class Collector:
         self._state_dir, self._sources, self._limit = state_dir, sources, limit
         self._busy: dict[str, tuple[threading.Thread, ...]] = {}
         self._stuck: dict[str, dict[str, threading.Thread]] = {}
+        self._last: dict[str, tuple[str, str]] = {}
+        """The incident and the generation of each engine's last bundle."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._pruning = threading.Lock()
@@ -80,6 +82,10 @@ class Collector:
             return None
         if order.rule == _OPERATOR and not order.incident and serves(known, time.monotonic()):
             return None
+        told = (order.incident, known.generation)
+        if known.leader is None and self._last.get(engine.name) == told:
+            return None  # a start that is refused again: nothing lives that was not seen
+        self._last[engine.name] = told
         one = _One(self._state_dir, self._sources, order, target, state)
         return self._awaited(one, crashed=known.leader is None)
 
