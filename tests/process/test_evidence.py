@@ -298,8 +298,10 @@ def test_a_crash_while_the_last_bundle_is_taken_has_one_of_its_own(tmp_path: Pat
             collector.take(order(), Control())
             with set_up.log.open("a") as log:
                 log.write("last words\n")
+            set_up.dead("g2")
             collector.take(order(), Control())
             assert not set_up.failures()
+            set_up.dead("g3")
             collector.take(order(), Control())
             assert set_up.failures() == ["an earlier bundle is still being taken"]
         finally:

@@ -52,6 +52,7 @@ class Stage:
     key: str = KEY
     leader: int | None = None
     program: str = "/venv/bin/vllm"
+    generation: str = "g1"
 
     def __post_init__(self) -> None:
         """The leader lives, unless it is set otherwise."""
@@ -64,13 +65,16 @@ class Stage:
 
     def _state(self) -> State:
         engine = EngineState(
-            EngineSettings("main"), ProcessState.STOPPING, leader=self.leader, generation="g1"
+            EngineSettings("main"),
+            ProcessState.STOPPING,
+            leader=self.leader,
+            generation=self.generation,
         )
         return State(engines={"main": engine})
 
-    def dead(self) -> None:
-        """The leader's end is known."""
-        self.leader = None
+    def dead(self, generation: str = "g1") -> None:
+        """The end of the leader of that start is known."""
+        self.leader, self.generation = None, generation
         self.state = self._state()
 
     def target(self) -> Target:
@@ -94,13 +98,16 @@ class Stage:
         self.said.append((event, keys))
 
     def collector(self, limit: float = 5.0) -> Collector:
-        """One that works here."""
+        """One that works here; who lives was started by this process, as a leader is."""
+        household = Household()
+        if self.leader is not None:
+            household.register(self.leader)
         sources = Sources(
             engines=lambda: (self.target(),),
             published=lambda: self.state,
             snapshot=self.snapshot,
             settle=lambda _: True,
-            household=Household(),
+            household=household,
             settings=lambda: self.settings,
             say=self.say,
             kernel_log=self.kernel_log,

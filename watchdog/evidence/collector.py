@@ -54,7 +54,7 @@ class Collector:
         self._busy: dict[str, tuple[threading.Thread, ...]] = {}
         self._stuck: dict[str, dict[str, threading.Thread]] = {}
         self._last: dict[str, tuple[str, str]] = {}
-        """The incident and the generation of each engine's last bundle."""
+        """The incident and the generation of the last bundle of a dead leader, by engine."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._pruning = threading.Lock()
@@ -82,12 +82,15 @@ class Collector:
             return None
         if order.rule == _OPERATOR and not order.incident and serves(known, time.monotonic()):
             return None
-        told = (order.incident, known.generation)
-        if known.leader is None and self._last.get(engine.name) == told:
+        if known.leader is None and self._is_known(order, known):
             return None  # a start that is refused again: nothing lives that was not seen
-        self._last[engine.name] = told
         one = _One(self._state_dir, self._sources, order, target, state)
         return self._awaited(one, crashed=known.leader is None)
+
+    def _is_known(self, order: Order, engine: EngineState) -> bool:
+        told = (order.incident, engine.generation)
+        before, self._last[engine.name] = self._last.get(engine.name), told
+        return before == told
 
     def close(self, timeout: Seconds = 2.0) -> None:
         """Begin no more; what is being taken is waited for, so many seconds at most."""
