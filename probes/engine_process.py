@@ -99,10 +99,12 @@ def _named(living: Sequence[ProcessInfo]) -> str:
 
 
 def _counts(living: Sequence[ProcessInfo]) -> dict[str, int]:
+    cores = {p.pid for p in living if _is_core(p.comm)}
     return {
         "members": len(living),
-        "cores": sum(_is_core(p.comm) for p in living),
-        "workers": sum(_titled(p.comm, "Worker") for p in living),
+        "cores": len(cores),
+        # What a worker forks bears its title until it is another program, and comes and goes.
+        "workers": sum(_titled(p.comm, "Worker") and p.ppid in cores for p in living),
         "stopped_members": sum(p.state in _STANDS for p in living),
         "uninterruptible_members": sum(p.state == "D" for p in living),
         "compilers": sum(_is_compiler(p.comm) for p in living),
@@ -141,7 +143,7 @@ PROBE = ProbeSpec(
         SampleSpec("leader_alive", bool, "", "Whether the engine's first process lives."),
         SampleSpec("members", int, "", "Living processes of the engine."),
         SampleSpec("cores", int, "", "Living EngineCore processes, known by their titles."),
-        SampleSpec("workers", int, "", "Living Worker processes, known by their titles."),
+        SampleSpec("workers", int, "", "Living Worker processes that an EngineCore started."),
         SampleSpec("stopped_members", int, "", "Processes that a signal or a tracer stopped."),
         SampleSpec("stopped", str, "", "The name and pid of the first of them."),
         SampleSpec("uninterruptible_members", int, "", "Processes in uninterruptible sleep."),

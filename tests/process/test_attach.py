@@ -108,6 +108,23 @@ def test_attached_to_signal_what_a_crash_leaves_is_ended(tmp_path: Path) -> None
         assert told == "somebody else to start it"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_the_wait_for_somebody_else_keeps_no_shutdown(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """FACT: a start that waits for another one to make it ends with us, at once and with 0."""
+    port = free_port()
+    command = [sys.executable, "-m", "watchdog.simulator", "--port", str(port)]
+    with running(tmp_path / "s", command, port, "--attach", "signal") as daemon:
+        until(lambda: daemon.engine().get("waiting") == "somebody else to start it", READY)
+        daemon.send(number)
+        assert daemon.ended() == 0
+        names = [line["event"] for line in daemon.events()]
+    assert "engine.started" not in names
+    assert names[-1] == "watchdog.stopping"
+    assert "watchdog.bug" not in names
+
+
 def test_a_stranger_on_the_port_is_never_taken_for_it(tmp_path: Path) -> None:
     """FACT: who listens there and runs another program is named, and lives on unwatched."""
     port = free_port()

@@ -24,6 +24,7 @@ GIB = 1 << 30
 HOST_PROBES = ("clock", "conntrack", "cpu", "disk", "files", "memory", "oom", "sockets", "tmpfs")
 UNSEEN = "".join(f"[probes.{name}]\nenabled = false\n" for name in HOST_PROBES)
 """What ails the machine that the tests run on is its own affair."""
+_BOTH = ("problems", "warnings")
 NO_KILL = ("setpriv", "--bounding-set", "-kill", "--inh-caps", "-kill")
 LISTENER = """#!{python}
 import os, socket, sys
@@ -170,6 +171,25 @@ def test_its_memory_is_no_strangers(tmp_path: Path) -> None:
     first, second = checked.stdout.splitlines()
     assert (first, checked.returncode) == ("no problems found", 0)
     assert second.startswith(f"main: attached to report: process {pid} (")
+
+
+def test_what_ails_the_box_keeps_no_engine_of_others_from_starting(tmp_path: Path) -> None:
+    """FACT: it is a warning where all engines are attached to, a problem where one is ours."""
+    nvml = fake_nvml.idle(tmp_path / "nvml", 1)
+    rule = {"name": "sick", "subject": "gpu", "when": "gpu.memory_total_bytes > 0"}
+    rule |= {"severity": "critical", "summary": "it is there", "reason": "r", "fix": "f"}
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in rule.items())
+    for ours, attach in ((False, 'attach = "signal"\n'), (True, "")):
+        engines = "".join(
+            f'[engine.{name}]\ncommand = ["true", "--port", "{free_port()}"]\n{how}'
+            for name, how in (("one", 'attach = "report"\n'), ("two", attach))
+        )
+        (tmp_path / "watchdog.toml").write_text(f"{UNSEEN}{engines}[[rule]]\n{lines}")
+        done = cli(tmp_path, nvml.environment, "check", "--json", "--config", "watchdog.toml")
+        found = json.loads(done.stdout)
+        told = {key: any("it is there" in line for line in found[key]) for key in _BOTH}
+        assert told == {"problems": ours, "warnings": not ours}
+        assert done.returncode == int(ours)
 
 
 def test_attach_needs_a_command(tmp_path: Path, no_gpu: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ def table(engine: Simulated) -> tuple[ProcessInfo, ...]:
     for pid in engine.members():
         fields, comm = stat_fields(pid), Path(f"/proc/{pid}/comm").read_text().strip()
         cpu = (int(fields[11]) + int(fields[12])) / TICKS
-        found.append(process(pid, comm, fields[0], cpu_seconds=cpu))
+        found.append(process(pid, comm, fields[0], ppid=int(fields[1]), cpu_seconds=cpu))
     return tuple(found)
 
 
@@ -96,9 +96,18 @@ def test_nothing_lives() -> None:
 )
 def test_names(comm: str, core: int, worker: int, compiler: int) -> None:
     """FACT: names are known with any prefix, cut by the kernel, and with versions."""
-    probe, _ = looking(process(2, comm))
+    probe, _ = looking(process(2, "EngineCore"), process(3, comm, ppid=2))
     seen = read(probe)
-    assert (seen["cores"], seen["workers"], seen["compilers"]) == (core, worker, compiler)
+    assert (seen["cores"], seen["workers"], seen["compilers"]) == (1 + core, worker, compiler)
+
+
+def test_what_a_worker_forks_is_no_worker() -> None:
+    """FACT: it bears the title until it is another program, and its end is no loss."""
+    worker = process(3, "VLLM::Worker_TP", ppid=2)
+    forked = process(4, "VLLM::Worker_TP", ppid=3)
+    left = process(5, "VLLM::Worker_TP", ppid=1)
+    probe, _ = looking(process(2, "VLLM::EngineCor"), worker, forked, left)
+    assert read(probe)["workers"] == 1
 
 
 def test_the_dead_do_not_count() -> None:

@@ -59,6 +59,21 @@ def test_d3_a_killed_worker_takes_the_engine_down_and_it_comes_back(tmp_path: Pa
         assert recovered(daemon, before)["cause"] in {"worker_died", "engine_core_died"}
 
 
+def test_d3_a_dead_worker_is_not_waited_for(tmp_path: Path) -> None:
+    """FACT (D3): an EngineCore that does not come down by it is ended: a missing worker is enough.
+
+    It stands still here, so that it cannot; that alone would take three completions to be told.
+    """
+    with engine(tmp_path, "--workers", "2") as daemon:
+        before = daemon.engine()
+        until(lambda: daemon.metric("vllm_watchdog_engine_process_workers") == 2)
+        os.kill(member(daemon, "VLLM::EngineCore"), signal.SIGSTOP)
+        os.kill(member(daemon, "VLLM::Worker_TP1"), signal.SIGKILL)
+        told = daemon.wait_event("decision.act", wanted=lambda e: e["action"] == "restart_engine")
+        assert told["cause"] == "worker_died"
+        recovered(daemon, before)
+
+
 def test_d4_a_leader_that_never_leaves_is_ended(tmp_path: Path) -> None:
     """FACT (D4): EngineCore is gone and the leader stays and swallows TERM: the set is killed."""
     with engine(tmp_path) as daemon:

@@ -215,6 +215,16 @@ def test_no_supervisor_ends_a_stop_early() -> None:
     assert int((DEPLOY / "s6/vllm-watchdog/timeout-kill").read_text()) == 0
 
 
+def test_systemd_waits_for_the_mounts_of_what_it_names() -> None:
+    """FACT: a configuration that is not there yet is exit 2, for good: no place is missed."""
+    unit = (DEPLOY / "systemd/vllm-watchdog.service").read_text().splitlines()
+    (waits,) = (line.partition("=")[2].split() for line in unit if "RequiresMountsFor=" in line)
+    (start,) = (line.partition("=")[2].split() for line in unit if "ExecStart=" in line)
+    places = [Path(word) for word in start if word.startswith("/")]
+    assert len(places) == 3
+    assert all(any(place.is_relative_to(one) for one in waits) for place in places)
+
+
 def scripts() -> list[Path]:
     """Everything in the service directories that a shell reads."""
     found = [p for p in DEPLOY.rglob("*") if p.is_file() and p.read_bytes()[:2] == b"#!"]

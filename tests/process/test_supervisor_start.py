@@ -98,6 +98,27 @@ def test_what_the_user_sets_wins_over_ours_but_for_the_id(tmp_path: Path) -> Non
     assert env["PATH"] == os.environ["PATH"]
 
 
+def test_what_is_said_to_the_watchdog_is_not_said_to_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FACT: vLLM would warn of each. It gets what marks its processes, and what is its own."""
+    monkeypatch.setenv("VLLM_WATCHDOG_CONFIG", "/etc/x.toml")
+    monkeypatch.setenv("VLLM_WATCHDOG_STATE_DIR", "/var/lib/x")
+    monkeypatch.setenv("VLLM_WATCHDOG_HOOK", "pre_start")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    user = {"VLLM_WATCHDOG_STATE_DIR": "mine"}
+    launch = spawn.Launch("main", ("x",), tmp_path / "log", env=user)
+
+    env = spawn.environment(launch, "abc", tmp_path)
+
+    assert {name: value for name, value in env.items() if name.startswith("VLLM_WATCHDOG_")} == {
+        "VLLM_WATCHDOG_ENGINE": "main",
+        "VLLM_WATCHDOG_GENERATION": "abc",
+        "VLLM_WATCHDOG_STATE_DIR": "mine",
+    }
+    assert env["VLLM_LOGGING_LEVEL"] == "DEBUG"
+
+
 def test_secrets_are_blotted_out_of_the_recorded_command() -> None:
     """FACT: no value of a key, token or password flag remains, in either spelling."""
     words = "vllm serve m --api-key k1 k2 --port 8000 --hf-token=t --api-key=k3 --max-model-len 9"

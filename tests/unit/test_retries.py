@@ -122,6 +122,19 @@ def test_what_the_box_refuses_is_tried_for_ever(cause: Cause) -> None:
     assert len(story.acts) == 11
 
 
+@pytest.mark.parametrize("initial", [0.001, 30.0])
+def test_what_the_box_refuses_is_not_tried_in_a_spin(initial: float) -> None:
+    """FACT: a second at least lies between two tries, however short the backoff is configured."""
+    story = serving(backoff_initial=initial, backoff_jitter=0.0)
+    story.exited(10.0)
+    for tries in range(3):
+        wait = max(initial * 2**tries, 1.0)
+        at = (story.state.at or 0.0) + 1.0
+        story.finished(at, "restart_engine", ok=False, cause=Cause.GPU_MEMORY_SHORT)
+        assert story.engine.retry_at == pytest.approx(at + wait)
+        _waited(story)
+
+
 @pytest.mark.parametrize("allowed", [0, 2, 3])
 def test_what_a_cause_is_worth_is_configured(allowed: int) -> None:
     """FACT: for any cause: so many restarts in a row, and not one more."""

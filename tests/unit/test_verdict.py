@@ -68,6 +68,17 @@ def test_a_missing_core_is_dead_at_once_when_health_agrees() -> None:
     assert (told.verdict, told.cause) == (Verdict.DEAD, Cause.ENGINE_CORE_DIED)
 
 
+def test_a_missing_worker_is_dead_as_a_missing_core_is() -> None:
+    """It is dead with a 503 at once, alone after a second; of both, EngineCore is named."""
+    gone = replace(WELL, worker_gone_since=100.0)
+    assert _judged(gone).reasons == ("a worker is missing",)
+    told = _judged(gone, 101.0)
+    assert (told.verdict, told.cause, told.began_at) == (Verdict.DEAD, Cause.WORKER_DIED, 100.0)
+    assert _judged(replace(gone, health="status")).verdict is Verdict.DEAD
+    both = replace(gone, core_gone_since=100.0)
+    assert _judged(both, 101.0).cause is Cause.ENGINE_CORE_DIED
+
+
 @pytest.mark.parametrize(
     ("health", "limit", "cause"),
     [("status", 60.0, Cause.ENGINE_CORE_DIED), ("refused", 10.0, Cause.CRASH)],

@@ -45,6 +45,29 @@ def test_a_core_is_gone_only_after_it_was_seen() -> None:
     assert absorbed(process(4.0), vitals=gone).core_gone_since is None
 
 
+def test_a_worker_is_gone_only_after_it_was_seen() -> None:
+    """One fewer than were seen below one EngineCore is a loss, from the first look without on."""
+    assert absorbed(process(1.0), process(2.0, workers=1)).worker_gone_since is None
+    had = absorbed(process(1.0, workers=1), process(2.0, workers=2))
+    gone = absorbed(process(3.0, workers=1), process(4.0, workers=1), vitals=had)
+    assert (had.worker_gone_since, gone.worker_gone_since) == (None, 3.0)
+    assert absorbed(process(5.0, workers=2), vitals=gone).worker_gone_since is None
+    assert absorbed(process(5.0, workers=2, cores=0), vitals=gone).worker_gone_since is None
+
+
+def test_a_loss_that_nobody_watched_begins_anew() -> None:
+    """After a gap a loss counts from the first look behind it."""
+    had = absorbed(process(1.0, workers=2), process(2.0, workers=1))
+    late = absorbed(process(200.0, workers=1), vitals=had)
+    assert (had.worker_gone_since, late.worker_gone_since) == (2.0, 200.0)
+
+
+def test_an_engine_that_scales_loses_no_worker() -> None:
+    """Ranks come and go in the life of an engine that has more than one: nothing is told of it."""
+    scaled = absorbed(process(1.0, cores=2, workers=4), process(2.0, cores=1, workers=2))
+    assert scaled.worker_gone_since is None
+
+
 def test_stopped_since_the_first_look_that_saw_it() -> None:
     """A process that runs again in between starts the time anew."""
     seen = absorbed(process(1.0, stopped_members=1), process(2.0, stopped_members=2))

@@ -131,6 +131,13 @@ def test_one_sick_engine_fails_health_but_not_readiness() -> None:
     assert ask(app, "/readyz").status == 200
 
 
+def test_who_watches_the_box_alone_is_ready() -> None:
+    """/readyz is 200 without an engine: it watches. No engine is healthy, so /healthz is 503."""
+    app = App(FakeWindow(snapshot(State())))
+    assert (ask(app, "/readyz").status, ask(app, "/healthz").status) == (200, 503)
+    assert ask(app, "/readyz").json == {"ok": True, "serving": []}
+
+
 @pytest.mark.parametrize("query", ["engine=nobody", "engine=", "engine=%00", "engine=%ff"])
 def test_an_unknown_engine_is_not_found(query: str) -> None:
     """/healthz?engine=UNKNOWN is 404, whatever the name is made of."""

@@ -21,6 +21,7 @@ from watchdog.core.model import (
     Reading,
     ReadingTaken,
     Record,
+    Seconds,
     SubjectKind,
     Tick,
     Verb,
@@ -39,6 +40,8 @@ _REFUSED_BY_THE_BOX = frozenset(
     }
 )
 """An action that fails so was refused before anything was started, and may succeed later."""
+_REFUSED_PAUSE: Seconds = 1.0
+"""No backoff is shorter after that: what the box lacks does not come within milliseconds."""
 
 _Taken = tuple[State, tuple[Record, ...]]
 
@@ -242,5 +245,8 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
         engine = refunded(engine)  # it must not use up the engine's budget
     engine = changed(engine, leader=None, ready_at=None)
     engine = failed(engine, event.at, outcome.cause, outcome.explanation, settings, curable=refused)
+    if refused:
+        due = event.at + _REFUSED_PAUSE
+        engine = changed(engine, retry_at=max(engine.retry_at or due, due))
     reasons = (outcome.explanation,)
     return changed(move(engine, _after_failure(engine), event.at), reasons=reasons)

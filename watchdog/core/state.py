@@ -65,7 +65,7 @@ class FusionSettings:
     refused_limit: Seconds = 10.0
     """A ready engine that refuses connections this long has lost its API server."""
     core_gone_confirm: Seconds = 1.0
-    """EngineCore missing this long is dead even when ``/health`` has not noticed."""
+    """EngineCore or a worker missing this long is dead even when ``/health`` has not noticed."""
     proof_for: Seconds = 45.0
     """A token seen proves health this long; longer than any period of the engine probes."""
     stale_after: Seconds = 15.0
@@ -215,7 +215,9 @@ class Vitals:
     answered as one that has started. ``expected_missing`` is what its log has not shown yet, ""
     when all is there; ``expected_at`` is the last look at that. ``loads`` and ``still`` are empty
     for an engine with one rank; ``asked`` counts the completions that were asked for while the
-    same ranks stood still and no other one was idle.
+    same ranks stood still and no other one was idle. A missing worker is only known of an engine
+    that never had more than one EngineCore: others may scale down. ``workers_most`` is how many
+    were seen.
     """
 
     process_at: Seconds | None = None
@@ -224,6 +226,9 @@ class Vitals:
     cores: int = 0
     core_seen: bool = False
     core_gone_since: Seconds | None = None
+    cores_most: int = 0
+    workers_most: int = 0
+    worker_gone_since: Seconds | None = None
     stopped_members: int = 0
     stopped: str = ""
     stopped_since: Seconds | None = None

@@ -72,7 +72,7 @@ def _starting(engine: EngineState, at: Seconds) -> Judgement:
         awaited = "waiting to be started by somebody else" if attached else "waiting at its gate"
         return Judgement(Verdict.STARTING, (awaited,))
     vitals, settings = engine.vitals, engine.settings
-    gone = _core_gone(vitals, settings.fusion)
+    gone = _core_gone(vitals, settings.fusion) or _worker_gone(vitals, settings.fusion)
     if gone is not None and gone.verdict is Verdict.DEAD:
         return gone
     began = engine.started_at if engine.started_at is not None else at
@@ -113,6 +113,7 @@ def _running(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement:
     return (
         _unproven(v)
         or _core_gone(v, s)
+        or _worker_gone(v, s)
         or _unhealthy(v, s)
         or _refused(v, s)
         or _cannot_serve(v, s)
@@ -139,16 +140,25 @@ def _silent(v: Vitals, at: Seconds, s: FusionSettings) -> Judgement | None:
 
 
 def _core_gone(v: Vitals, s: FusionSettings) -> Judgement | None:
-    if v.core_gone_since is None:
+    text = "EngineCore is gone, the API server lives on"
+    dead = Judgement(Verdict.DEAD, (text,), Cause.ENGINE_CORE_DIED, v.core_gone_since)
+    return _gone(v, s, dead, "EngineCore is missing")
+
+
+def _worker_gone(v: Vitals, s: FusionSettings) -> Judgement | None:
+    """An EngineCore of vLLM takes seconds to come down by it."""
+    text = "a worker is gone, EngineCore lives on"
+    dead = Judgement(Verdict.DEAD, (text,), Cause.WORKER_DIED, v.worker_gone_since)
+    return _gone(v, s, dead, "a worker is missing")
+
+
+def _gone(v: Vitals, s: FusionSettings, dead: Judgement, missing: str) -> Judgement | None:
+    """``dead`` once it is certain; None when nothing is missing."""
+    if dead.began_at is None:
         return None
-    if v.health == "status" or _lasted(v.core_gone_since, v.process_at) >= s.core_gone_confirm:
-        return Judgement(
-            Verdict.DEAD,
-            ("EngineCore is gone, the API server lives on",),
-            Cause.ENGINE_CORE_DIED,
-            v.core_gone_since,
-        )
-    return Judgement(Verdict.DEGRADED, ("EngineCore is missing",))
+    if v.health == "status" or _lasted(dead.began_at, v.process_at) >= s.core_gone_confirm:
+        return dead
+    return Judgement(Verdict.DEGRADED, (missing,))
 
 
 def _unhealthy(v: Vitals, s: FusionSettings) -> Judgement | None:

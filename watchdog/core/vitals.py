@@ -51,6 +51,7 @@ def _after_gap(vitals: Vitals, at: Seconds, settings: FusionSettings) -> Vitals:
     return changed(
         vitals,
         core_gone_since=None,
+        worker_gone_since=None,
         stopped_since=None,
         quiet_since=None,
         cpu_seconds=None,
@@ -106,7 +107,11 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
     stopped = _count(values, "stopped_members")
     compilers = _count(values, "compilers")
     core_seen = vitals.core_seen or cores > 0
-    more = {**_start_signs(vitals, values, at), **_cpu(vitals, values, at, settings)}
+    more = {
+        **_start_signs(vitals, values, at),
+        **_cpu(vitals, values, at, settings),
+        **_workers(vitals, cores, _count(values, "workers"), at),
+    }
     return changed(
         vitals,
         **more,  # type: ignore[arg-type]  # fields and types as named there
@@ -122,6 +127,20 @@ def _process(vitals: Vitals, reading: Reading, settings: FusionSettings) -> Vita
         compilers=compilers,
         compilers_at=at if compilers else vitals.compilers_at,
     )
+
+
+def _workers(
+    vitals: Vitals, cores: int, workers: int, at: Seconds
+) -> Mapping[str, int | Seconds | None]:
+    """An engine with one rank ends with any of its workers; several ranks come and go in life."""
+    cores_most = max(vitals.cores_most, cores)
+    workers_most = max(vitals.workers_most, workers)
+    missing = cores_most == cores == 1 and workers < workers_most
+    return {
+        "cores_most": cores_most,
+        "workers_most": workers_most,
+        "worker_gone_since": _since(vitals.worker_gone_since, at, holds=missing),
+    }
 
 
 def _start_signs(

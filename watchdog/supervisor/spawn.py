@@ -18,6 +18,7 @@ from watchdog.supervisor.household import Household
 from watchdog.supervisor.members import GENERATION_VARIABLE
 
 ENGINE_VARIABLE = "VLLM_WATCHDOG_ENGINE"
+_OURS = "VLLM_WATCHDOG_"
 _SECRET = re.compile(r"^--?[\w-]*(key|token|password|secret)s?(=|$)", re.IGNORECASE)
 
 
@@ -47,14 +48,20 @@ def lasting(launch: Launch) -> dict[str, str]:
 
 
 def environment(launch: Launch, generation: str, tempdir: Path) -> dict[str, str]:
-    """The environment of one generation: what lasts, its private places, and its id."""
+    """The environment of one generation: what lasts, its private places, and its id.
+
+    What tells the watchdog its own places is not for the engine: vLLM warns of each variable
+    ``VLLM_…`` that it does not know, and with ``--fail-on-environ-validation`` does not start.
+    """
     base = dict(os.environ)
     own = {
         "TMPDIR": str(tempdir),
         "VLLM_RPC_BASE_PATH": str(tempdir),
         "TORCHINDUCTOR_CACHE_DIR": base.get("TORCHINDUCTOR_CACHE_DIR") or _compile_cache(),
     }
-    return lasting(launch) | own | dict(launch.env) | {GENERATION_VARIABLE: generation}
+    whole = lasting(launch) | own | dict(launch.env) | {GENERATION_VARIABLE: generation}
+    meant = {ENGINE_VARIABLE, GENERATION_VARIABLE, *launch.env}
+    return {name: v for name, v in whole.items() if name in meant or not name.startswith(_OURS)}
 
 
 def spawn(launch: Launch, env: Mapping[str, str], household: Household) -> subprocess.Popen[bytes]:

@@ -36,7 +36,8 @@ def _serves(engine: EngineState, before: AbstractSet[str]) -> bool:
 def _is_in_doubt(engine: EngineState) -> bool:
     """Whether nothing says for certain that it answers nobody."""
     vitals = engine.vitals
-    silent = vitals.health in {"status", "refused"} or vitals.core_gone_since is not None
+    lost = (vitals.core_gone_since, vitals.worker_gone_since)
+    silent = vitals.health in {"status", "refused"} or lost != (None, None)
     return not silent and not vitals.sleeping
 
 
