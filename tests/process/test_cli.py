@@ -107,8 +107,8 @@ def test_a_mistake_is_exit_2_without_a_traceback(words: list[str], tmp_path: Pat
 def test_without_a_daemon_it_is_exit_3_in_one_line(words: list[str], tmp_path: Path) -> None:
     """Where no daemon answers, every command that needs one says where it looked."""
     done = cli(*words, "--state-dir", str(tmp_path))
-    expected = f"no daemon answers at {tmp_path}/control.sock\n"
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", expected)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert done.stderr.startswith(f"no daemon answers at {tmp_path}/control.sock; engines serve on")
 
 
 def test_a_daemon_that_cannot_answer_is_told_in_one_line(tmp_path: Path) -> None:

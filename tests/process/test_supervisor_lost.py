@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import finish, launch, simulated_command
-from tests.support.simulated import free_port, until
+from tests.support.simulated import alive, free_port, until
 from tests.support.trees import script
 from watchdog.contracts import Endpoint
 from watchdog.supervisor.lost import recover
@@ -107,6 +107,31 @@ def test_a_watchdog_without_its_store_adopts_its_engine(tmp_path: Path) -> None:
         assert second.wait_ready(READY)["pid"] == before["pid"]
         assert not second.events("engine.started")
         assert adopted["generation"] == before["generation"]
+    finally:
+        first.ours |= second.ours if second is not None else set()
+        for daemon in filter(None, (second, first)):
+            finish(daemon)
+
+
+def test_what_a_dead_leader_left_is_ended_before_a_start(tmp_path: Path) -> None:
+    """FACT: without store and leader EngineCore is found by its session: nothing starts on it."""
+    port, state = free_port(), tmp_path / "s"
+    first = launch(state, simulated_command(port), port)
+    second = None
+    try:
+        before = first.wait_ready(READY)
+        assert first.command("pause", "--reason", "x").returncode == 0
+        os.kill(before["pid"], signal.SIGKILL)
+        first.wait_event("engine.exited", READY)
+        first.send(signal.SIGKILL)
+        first.ended()
+        for file in state.glob("store.sqlite3*"):
+            file.unlink()
+        assert [pid for pid in before["pids"] if alive(pid)]
+        second = launch(state, simulated_command(port), port)
+        second.wait_event("engine.started", READY)
+        assert not [pid for pid in before["pids"] if alive(pid)]
+        assert second.wait_ready(READY)["generation"] != before["generation"]
     finally:
         first.ours |= second.ours if second is not None else set()
         for daemon in filter(None, (second, first)):

@@ -236,9 +236,7 @@ def test_who_sees_our_shared_memory_is_not_told_twice(tmp_path: Path) -> None:
     for leader in (os.getpid(), gone.pid):
         found = read(Tmpfs(Engines((engine(tmp_path, *TWO_WORKERS, leader=leader),))))
         assert found["shm_bytes"] == ours.f_blocks * ours.f_frsize
-        assert [name for name in found if name.startswith("size_bytes")] == [
-            "size_bytes /dev/shm"
-        ]
+        assert [name for name in found if name.startswith("size_bytes")] == ["size_bytes /dev/shm"]
 
 
 def test_a_leader_out_of_sight_has_unknown_shared_memory(tmp_path: Path) -> None:

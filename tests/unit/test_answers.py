@@ -148,7 +148,7 @@ def test_after_the_repair_the_last_incident_is_named_for_a_day() -> None:
     story = restarting(10.0).restarted(12.0, "0000000b")
     found = of(story.state, 20.0)
     assert found.broke[0].startswith("nothing now; the last was engine-dead on main (crash)")
-    assert found.did == ("nothing now; inc-000001: restart, recovered after 3.0 s",)
+    assert found.did == ("nothing now; inc-000001: restart, recovered 3.0 s after it was noticed",)
     assert of(story.state, 90_000.0).broke == ("nothing",)
 
 
@@ -232,7 +232,7 @@ def test_a_story_of_failures_ends_with_one_thing_to_do() -> None:
     assert todo.text.endswith("vllm-watchdog reset-breaker main")
     assert "5 restarts since " in found.did[0]
     assert found.did[0].endswith(
-        "did not help; before: inc-000001, inc-000002, inc-000003, inc-000004, inc-000005"
+        "did not last; before: inc-000001, inc-000002, inc-000003, inc-000004, inc-000005"
     )
 
 

@@ -11,18 +11,29 @@ from tests.support.core import engine, restarting, serving
 from tests.support.windows import snapshot
 from watchdog.core.model import (
     HOST,
+    Entry,
     Finding,
     HoldReason,
+    Incident,
     ProcessState,
     Severity,
     Value,
+    Verb,
     Verdict,
     engine_subject,
 )
-from watchdog.core.state import EngineState, State, Watch
+from watchdog.core.state import (
+    EngineState,
+    Restart,
+    RestartHistory,
+    State,
+    StoppedBy,
+    Vitals,
+    Watch,
+)
 from watchdog.snapshot import Snapshot
 from watchdog.web import bodies, markup, sections, tasks
-from watchdog.web.answers import Answers, answered
+from watchdog.web.answers import Answers, Level, answered
 
 FIX = "rm -r /dev/shm/x"
 
@@ -68,7 +79,7 @@ def test_an_outage_that_is_just_over_is_told_beside_a_lesser_trouble() -> None:
     found = of(state, 20.0)
     assert found.broke[0].startswith("before that engine-dead on main (crash), recovered at ")
     assert found.broke[1].endswith("this host: it is full")
-    assert found.did == ("before that inc-000001: restart, recovered after 3.0 s",)
+    assert found.did == ("before that inc-000001: restart, recovered 3.0 s after it was noticed",)
     later = of(state, 20.0 + 3700.0)
     assert (len(later.broke), later.did[0][:4]) == (1, "told")
 
@@ -197,3 +208,87 @@ def test_what_it_cannot_see_is_on_the_page_and_in_the_status() -> None:
     assert bodies.status(lacking)["lacks"] == ["no kernel log", "no <cgroup>"]
     assert "no kernel log; no &lt;cgroup&gt;" in sections.lacks(lacking)
     assert sections.lacks(snapshot(serving().state)) == ""
+
+
+# --- who needs a person ---------------------------------------------------------------------------
+
+
+def test_a_repair_that_did_not_work_is_for_a_person() -> None:
+    """FACT: of the box: an action that failed is not "at it", whatever it waits for now."""
+    sweeping = replace(full(Severity.CRITICAL), actions=("sweep_leftovers",))
+    watch = Watch(firing=sweeping, held=HoldReason.COOLDOWN)
+    done = "sweep_leftovers {} after 0.1 s"
+    for result, todo in (("failed", [FIX]), ("ok", [])):
+        story = (Entry(90.0, "action.finished", done.format(result)),)
+        one = Incident("inc-1", "tmpfs-full", HOST, Severity.CRITICAL, "it is full", 1.0, 1.0)
+        state = replace(
+            serving().state,
+            watches={("tmpfs-full", HOST): watch},
+            incidents=(replace(one, timeline=story),),
+        )
+        assert [one.text for one in of(state, 100.0).todo] == todo
+
+
+def test_an_engine_without_a_restart_left_is_told_while_it_serves() -> None:
+    """FACT: yes, but no green one; what to find out, and the command that gives it new ones."""
+    state = restarting(10.0).restarted(12.0, "0000000b").state
+    found = answered(replace(snapshot(state, 20.0), budget={"main": 0}))
+    assert (found.level, found.serving) == (
+        Level.WARNING,
+        "yes: main is ready; no restart left of main",
+    )
+    assert found.todo[0].text.endswith(
+        "(vllm-watchdog incidents inc-000001); then: vllm-watchdog reset-breaker main"
+    )
+
+
+def test_who_is_started_in_spite_of_an_open_breaker_starts() -> None:
+    """FACT: an operator's restart is not answered with "given up"."""
+    history = RestartHistory(breaker_open=True, restarts=(Restart(1.0, boot=False),))
+    starts = engine(ProcessState.STARTING, verdict=Verdict.STARTING, history=history)
+    found = of(State(engines={"main": starts}), 20.0)
+    assert found.serving.startswith("not yet: main is starting")
+    assert not any("gave main up" in line for line in found.did)
+    down = replace(starts, process=ProcessState.BACKOFF, verdict=Verdict.DEAD)
+    assert "is given up" in of(State(engines={"main": down}), 20.0).serving
+
+
+def test_one_that_an_operator_stopped_is_missed_beside_another() -> None:
+    """FACT: as /healthz: not all of them serve."""
+    history = RestartHistory(wanted=False, stopped_by=StoppedBy.OPERATOR)
+    engines = {
+        "main": engine(verdict=Verdict.READY),
+        "other": engine(ProcessState.STOPPED, name="other", history=history, since=70.0),
+    }
+    found = of(State(engines=engines), 100.0)
+    assert (found.level, found.serving) == (
+        Level.WARNING,
+        "partly: 1 of 2 engines; other was stopped by an operator at 23:59:30",
+    )
+
+
+def test_no_token_flows_since_a_doubt_began() -> None:
+    """FACT: one that came before EngineCore was missed proves nothing."""
+    vitals = Vitals(progressed_at=18.0, core_gone_since=19.0)
+    doubtful = engine(verdict=Verdict.DEGRADED, reasons=("EngineCore is missing",), vitals=vitals)
+    assert "the last token was seen at" in of(State(engines={"main": doubtful}), 20.0).serving
+    flowing = replace(doubtful, vitals=replace(vitals, progressed_at=19.5))
+    assert "though tokens flow" in of(State(engines={"main": flowing}), 20.0).serving
+
+
+def test_a_paused_wait_is_not_repaired() -> None:
+    """FACT: nobody is told that the watchdog is at it while it only looks."""
+    story = serving()
+    story.command(Verb.PAUSE, 5.0)
+    story.exited(10.0)
+    found = of(beside(story.state, full()), 12.0)
+    assert not any("the watchdog is at it" in one.text for one in found.todo)
+
+
+def test_several_outages_within_an_hour_are_counted() -> None:
+    """FACT: the last one says that it was not alone."""
+    story = restarting(10.0).restarted(12.0, "0000000b")
+    story.exited(100.0, generation="0000000b")
+    story.tick(200.0)
+    story.restarted(201.0, "0000000c")
+    assert ", the last of 2 within an hour, recovered" in of(story.state, 210.0).broke[0]

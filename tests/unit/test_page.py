@@ -253,8 +253,11 @@ def test_what_is_over_has_no_task() -> None:
     over = replace(window.shown.state, watches={}, incidents=(replace(one, resolved_at=90.0),))
     window.shown = replace(window.shown, state=over)
     html = page(window)
-    assert "<th>next time</th>" in html
+    assert "<th>next time</th>" not in html  # to restart it is nothing for what serves again
     assert "<th>fix</th>" not in html
+    advised = replace(one, resolved_at=90.0, fix="give it memory; then vllm-watchdog start main")
+    window.shown = replace(window.shown, state=replace(over, incidents=(advised,)))
+    assert "<th>next time</th><td>give it memory</td>" in page(window)
 
 
 def test_the_budget_says_of_how_many() -> None:

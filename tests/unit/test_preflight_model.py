@@ -80,6 +80,27 @@ def test_files_that_the_index_names_and_are_missing(tmp_path: Path) -> None:
     assert line == expected
 
 
+@pytest.mark.parametrize("text", ['{"weight_map": {"a": "model-00001', "[]", ""])
+def test_an_index_that_is_cut_off_is_a_problem(tmp_path: Path, text: str) -> None:
+    """FACT: the files that lie beside it may be some of them only."""
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    weights(tmp_path / "model-00001-of-00001.bin", 1000)
+    found = of_folder(tmp_path)
+    assert found is not None
+    assert found.problems == ("model.safetensors.index.json is no whole index of weights",)
+    assert not found.whole
+
+
+@pytest.mark.parametrize("kind", ["bin", "gguf", "safetensors"])
+def test_parts_that_are_not_there_are_missing(tmp_path: Path, kind: str) -> None:
+    """FACT: also without an index: the names of the others say how many there are."""
+    for number in (1, 3):
+        (tmp_path / f"model-{number:05d}-of-00003.{kind}").write_bytes(b"x" * 100)
+    found = of_folder(tmp_path)
+    assert found is not None
+    assert found.missing == f"1 file of weights missing: model-00002-of-00003.{kind}"
+
+
 def test_a_file_that_is_cut_off_is_a_problem(tmp_path: Path) -> None:
     """FACT: a half-written file is known by its header, before vLLM dies of it."""
     path = folder(tmp_path / "m")
@@ -152,7 +173,7 @@ def test_a_pipe_hangs_nobody(tmp_path: Path) -> None:
     os.mkfifo(path / "model.safetensors")
     os.mkfifo(path / "config.json")
     os.mkfifo(path / "model.safetensors.index.json")
-    assert len(model(path).problems) == 2
+    assert len(model(path).problems) == 3
 
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "a/../../b"])

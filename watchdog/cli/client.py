@@ -12,6 +12,7 @@ from watchdog import config
 _PATIENCE = 330.0
 """Seconds; a stop ladder with all its rungs is far shorter."""
 NO_DAEMON = 3
+_HINT = "; engines serve on without it, and run adopts them (another place: --state-dir)"
 
 
 def socket_path(state_dir: Path | None) -> Path:
@@ -35,7 +36,7 @@ def request(
         fail(f"the daemon at {where} has not answered for {_PATIENCE:.0f} s", 1)
     except (httpx.HTTPError, ValueError, OSError) as error:
         why = ": permission denied" if "[Errno 13]" in str(error) else ""
-        fail(f"no daemon answers at {where}{why}", NO_DAEMON)
+        fail(f"no daemon answers at {where}{why}{_HINT}", NO_DAEMON)
     if not isinstance(found, dict) or "error" in found:
         fail(f"the daemon at {where} cannot answer: {_told(found)}", 1)
     return found

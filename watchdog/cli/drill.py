@@ -188,7 +188,7 @@ def _on_daemon(
     daemon: Daemon, chosen: Sequence[Drill], name: str, *, named: bool, yes: bool
 ) -> list[Result]:
     try:
-        engine = _engine(daemon, name)
+        engine = _living(daemon, name)
         simulated = is_simulated(engine)
     except AskError as error:
         fail(shown(str(error)), _USAGE)
@@ -202,6 +202,13 @@ def _on_daemon(
     results = list(on_daemon(fitting, daemon, engine.name, _say, reserve))
     rest = (one for one in chosen if one not in fitting)
     return results + [Result(one, Verdict.SKIPPED, _needs(one)) for one in rest]
+
+
+def _living(daemon: Daemon, name: str) -> Engine:
+    engine = _engine(daemon, name)
+    if engine.pid is None:
+        raise AskError(f"{engine.words}: there is nothing to break")
+    return engine
 
 
 def _engine(daemon: Daemon, name: str) -> Engine:

@@ -63,17 +63,18 @@ def incidents(
     Exit code 1 for an unknown ID, 3 when there is neither a daemon nor a store.
     """
     if id_ is None:
-        found = _listed(state_dir)
+        status = _asked(state_dir, "/api/v1/status")  # one moment: what it says of both
+        found = _listed(state_dir) if status is None else list(status.get("incidents", ()))
         told_ = json.dumps({"incidents": found}) if as_json else listed(found)
-        click.echo(told_ if as_json else _headed(state_dir, told_, whole=True))
+        click.echo(told_ if as_json else _headed(state_dir, told_, status, whole=True))
         return
     one = _one(state_dir, id_)
-    click.echo(json.dumps(one) if as_json else _headed(state_dir, told(one)))
+    status = None if as_json else _asked(state_dir, "/api/v1/status")
+    click.echo(json.dumps(one) if as_json else _headed(state_dir, told(one), status))
 
 
-def _headed(state_dir: Path | None, text: str, *, whole: bool = False) -> str:
+def _headed(state_dir: Path | None, text: str, status: Body | None, *, whole: bool = False) -> str:
     """``text`` below what ``status`` says of the present; not ``whole``, what the text says not."""
-    status = _asked(state_dir, "/api/v1/status")
     lines = ["SERVING  not known: no daemon answers"]
     if status is not None and known(status):
         now = status["answers"] if whole else {**status["answers"], "broke": (), "did": ()}

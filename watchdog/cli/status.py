@@ -75,7 +75,9 @@ def render(found: Body, where: str = "", width: int = 0) -> str:
 def _lines(found: Body) -> Iterator[str]:
     yield f"vllm-watchdog {found['version']}, mode {found['mode']}"
     if found["paused"]:
-        yield f"paused by {found['paused']['owner']}: {found['paused']['reason']}"
+        reason = str(found["paused"]["reason"])
+        cut = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
+        yield f"paused by {found['paused']['owner']}: {cut}"
     yield ""
     yield from columns(_HEAD, [_engine(one) for one in found["engines"]])
     yield from map(gpu_line, found["gpus"])
@@ -146,6 +148,8 @@ def _engine(engine: Body) -> tuple[str, ...]:
 
 def _budget(engine: Body) -> str:
     """Restarts that are left, of how many; a daemon before an upgrade does not tell the latter."""
+    if engine["state"] == "given_up":
+        return "-"  # nobody starts it of what is left
     total = engine.get("budget_total")
     left = str(engine["budget_remaining"])
     return left if total is None else f"{left} of {total} left"

@@ -69,8 +69,9 @@ class Front:
         if known is None:
             return CommandResult(ok=False, message=f"unknown command {verb!r}", exit_code=2)
         if engine and engine not in self._loop.state.engines:
-            names = ", ".join(self._loop.state.engines)
-            text = f"unknown engine {engine!r}, expected one of: {names}"
+            text = (
+                f"unknown engine {engine!r}, expected one of: {', '.join(self._loop.state.engines)}"
+            )
             return CommandResult(ok=False, message=text, exit_code=2)
         leaving = self._leaving() if known in _STARTS else ()
         if engine and engine in leaving:
@@ -82,7 +83,10 @@ class Front:
         now = time.monotonic()
         until = None if seconds is None else now + seconds
         requests = [Request(Commanded(now, known, name, reason, owner, until)) for name in targets]
-        return self._done(verb, requests)
+        if known in {Verb.PAUSE, Verb.RESUME}:
+            return self._done(verb, requests)
+        names = [one for one in self._loop.state.engines if one not in leaving]
+        return self._done(f"{verb} {engine or ', '.join(names)}", requests)
 
     def _done(self, verb: str, requests: list[Request]) -> CommandResult:
         for request in requests:

@@ -29,7 +29,7 @@ _MOST_HEADERS = 64 << 20
 _FAMILIES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _NO_WEIGHTS = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
 _INDICES = ("consolidated.safetensors.index.json", "model.safetensors.index.json")
-_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.(safetensors|bin|gguf)")
 _NAMED = 3
 _LONGEST = 200
 _ROUGHLY = 0.01
@@ -71,24 +71,40 @@ def of_folder(folder: Path, load_format: str = "auto") -> Weights | None:
     own = fnmatch.filter(names, "consolidated*.safetensors")
     mistral = load_format == "mistral" or (load_format == "auto" and bool(own))
     named = _INDICES[0] if mistral else _INDICES[1]
-    found = _indexed(folder, named) if named in names and load_format != "pt" else None
+    indexed = named in names and load_format != "pt"
+    found = _indexed(folder, named) if indexed else None
     if found is not None:
         return found
+    damage = (f"{named} is no whole index of weights",) if indexed else ()
     for family in ("consolidated*.safetensors",) if mistral else _FAMILIES:
         files = [n for n in fnmatch.filter(names, family) if not _is_any(n, _NO_WEIGHTS)]
         if files:
-            found = _counted(folder, files, f"{plural(len(files), 'file')} {family}")
-            return replace(found, gguf=family == "*.gguf")
+            whole = _with_parts(files)
+            found = _counted(folder, whole, f"{plural(len(whole), 'file')} {family}")
+            problems = (*damage, *found.problems)
+            return replace(found, gguf=family == "*.gguf", problems=problems)
     return None
+
+
+def _with_parts(names: Sequence[str]) -> list[str]:
+    """``names``, and those of the parts that their numbers say there are."""
+    found = dict.fromkeys(names)
+    for name in names:
+        found |= dict.fromkeys(_parts(name))
+    return [*found]
+
+
+def _parts(name: str) -> list[str]:
+    match = _PART.fullmatch(name)
+    if match is None:
+        return [name]
+    count = min(int(match[2]), _MOST_ENTRIES)
+    return [f"{match[1]}-{n:05d}-of-{match[2]}.{match[3]}" for n in range(1, count + 1)]
 
 
 def of_file(path: Path) -> Weights:
     """One file; with its other parts where its name says that it has some."""
-    names = [path.name]
-    match = _PART.fullmatch(path.name)
-    if match is not None:
-        count = min(int(match[2]), _MOST_ENTRIES)
-        names = [f"{match[1]}-{n:05d}-of-{match[2]}.gguf" for n in range(1, count + 1)]
+    names = _parts(path.name)
     return _counted(path.parent, names, plural(len(names), "file"))
 
 

@@ -2,13 +2,15 @@
 
 The mark in a leader's environment says that a watchdog started it for this engine. That no other
 watchdog has it follows from the lock on the engine's port, which we hold, and which is one a
-network namespace: so it has to sit in ours, and listen on that port or write the engine's log.
+network namespace: so it has to sit in ours, and listen on that port or write the engine's log. Of a
+leader that is dead whoever is left in its session bears the mark; then only the log tells.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,20 +28,31 @@ def recover(launch: Launch, endpoint: Endpoint, ledger: Ledger) -> tuple[Generat
     if endpoint.uds or not endpoint.port:
         return ()  # no lock keeps another watchdog away from these
     known = {record.id for record in ledger.living(launch.engine)}
+    living = {info.pid: info for info in procfs.scan() if procfs.lives(info)}
     found = []
-    for info in procfs.scan():
-        if info.session == info.pid and procfs.lives(info):
-            mark = procfs.environ_value(info.pid, GENERATION_VARIABLE)
-            if mark and mark not in known and _is_of(info, launch, endpoint):
-                found.append(_noted(mark, info, launch, endpoint, ledger))
+    # Leaders first: of a start whose leader lives nobody else has to stand for it.
+    for info in sorted(living.values(), key=lambda one: one.session != one.pid):
+        leads = info.session == info.pid
+        if not leads and info.session in living:
+            continue
+        mark = procfs.environ_value(info.pid, GENERATION_VARIABLE)
+        if not mark or mark in known or not _bears(info, launch):
+            continue
+        if _is_of(info, launch, endpoint) if leads else _writes(info.pid, launch.log_path):
+            known.add(mark)
+            session = [one for one in living.values() if one.session == info.session]
+            found.append(_noted(mark, info, session, launch, endpoint, ledger))
     return tuple(found)
 
 
-def _is_of(info: ProcessInfo, launch: Launch, endpoint: Endpoint) -> bool:
+def _bears(info: ProcessInfo, launch: Launch) -> bool:
+    """Whether it was started for this engine, by a watchdog where we are."""
     if procfs.environ_value(info.pid, ENGINE_VARIABLE) != launch.engine:
         return False
-    if procfs.environ_value(info.pid, HOOK_VARIABLE) is not None or not _is_near(info.pid):
-        return False
+    return procfs.environ_value(info.pid, HOOK_VARIABLE) is None and _is_near(info.pid)
+
+
+def _is_of(info: ProcessInfo, launch: Launch, endpoint: Endpoint) -> bool:
     owner = procfs.listening_owner(endpoint.port)
     if owner is not None:
         listener = procfs.stat(owner[0])
@@ -68,11 +81,17 @@ def _is_near(pid: int) -> bool:
         return False
 
 
-def _noted(
-    mark: str, info: ProcessInfo, launch: Launch, endpoint: Endpoint, ledger: Ledger
+def _noted(  # noqa: PLR0913, PLR0917 - all that is known of it
+    mark: str,
+    info: ProcessInfo,
+    session: Sequence[ProcessInfo],
+    launch: Launch,
+    endpoint: Endpoint,
+    ledger: Ledger,
 ) -> GenerationRecord:
+    ticks = min(one.start_ticks for one in session)
     now, wall = time.monotonic(), time.time()
-    began = min(info.start_ticks / os.sysconf("SC_CLK_TCK"), now)
+    began = min(ticks / os.sysconf("SC_CLK_TCK"), now)
     folder = procfs.environ_value(info.pid, "TMPDIR") or ""
     record = GenerationRecord(
         id=mark,
@@ -86,6 +105,8 @@ def _noted(
         planned_at=began,
         planned_wall=wall - (now - began),
     )
+    # The number of a dead leader is nobody else's as long as somebody is in its session.
     ledger.planned(record)
-    ledger.spawned(mark, info.pid, info.start_ticks, began)
-    return replace(record, pid=info.pid, start_ticks=info.start_ticks, spawned_at=began)
+    ledger.spawned(mark, info.session, ticks, began)
+    ledger.members(mark, [(one.pid, one.start_ticks) for one in session])
+    return replace(record, pid=info.session, start_ticks=ticks, spawned_at=began)

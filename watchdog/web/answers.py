@@ -81,16 +81,26 @@ def _serving(snapshot: Snapshot) -> tuple[Level, str]:
     if not wanted:
         return Level.WARNING, f"no: {_stopped(snapshot)}" if engines else "no: none is configured"
     down = [one for one in wanted if one.verdict not in SERVING]
+    stopped = [one for one in engines if troubles.is_stopped_by_hand(one)]
     up = len(wanted) - len(down)
-    if not down:
-        return Level.GOOD, f"yes: {_which(wanted)}"
+    if not down and not stopped:
+        return _up(snapshot, wanted)
     told = "; ".join(standing.why(snapshot, one) for one in down[:_MOST])
     if up:
-        return Level.WARNING, f"partly: {up} of {len(wanted)} engines; {told}"
+        told = "; ".join(filter(None, (told, _stopped(snapshot) if stopped else "")))
+        return Level.WARNING, f"partly: {up} of {len(wanted) + len(stopped)} engines; {told}"
     if all(one.verdict is Verdict.DEGRADED for one in down):
         return Level.WARNING, f"not surely: {told}"
     fresh = all(_starts_first(snapshot, one) for one in down)
     return (Level.WARNING, f"not yet: {told}") if fresh else (Level.BAD, f"no: {told}")
+
+
+def _up(snapshot: Snapshot, engines: list[EngineState]) -> tuple[Level, str]:
+    """All serve; one that is not started again when it fails is no reason to sleep on."""
+    last = [one.name for one in engines if troubles.is_at_its_last(snapshot, one)]
+    if last:
+        return Level.WARNING, f"yes: {_which(engines)}; no restart left of {', '.join(last)}"
+    return Level.GOOD, f"yes: {_which(engines)}"
 
 
 def _starts_first(snapshot: Snapshot, engine: EngineState) -> bool:

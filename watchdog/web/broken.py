@@ -39,9 +39,18 @@ def broken(snapshot: Snapshot) -> Iterator[str]:
 
 def _last(snapshot: Snapshot, incident: Incident) -> str:
     cause = f" ({saying.word(incident.cause.value)})" if incident.explanation else ""
+    cause += _often(snapshot, incident)
     outcome = deeds.OUTCOMES.get(incident.outcome, incident.outcome)
     ended = f"{outcome} at {clock(snapshot, incident.resolved_at)}"
     return f"{incident.rule} on {who(snapshot, incident.subject)}{cause}, {ended} ({incident.id})"
+
+
+def _often(snapshot: Snapshot, incident: Incident) -> str:
+    """That it was not the only one of late."""
+    engine = troubles.engine_of(snapshot, incident.subject)
+    since = incident.began_at - troubles.LATELY
+    ids = [] if engine is None else troubles.before(snapshot, engine, since)
+    return f", the last of {len(ids)} within an hour" if len(ids) > 1 else ""
 
 
 def _now(snapshot: Snapshot) -> Iterator[_Line]:

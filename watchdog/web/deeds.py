@@ -84,7 +84,7 @@ def _of(snapshot: Snapshot, engine: EngineState) -> str:
         if engine.process is not ProcessState.STOPPED:
             return f"stops {engine.name}: an operator asked for it"
         return f"{clock(snapshot, engine.since)} stopped {engine.name}: an operator asked for it"
-    if engine.history.breaker_open:
+    if engine.history.breaker_open and troubles.is_given_up(engine):
         return _breaker(snapshot, engine)
     if engine.process is ProcessState.GIVEN_UP:
         when = clock(snapshot, engine.since)
@@ -103,7 +103,7 @@ def _breaker(snapshot: Snapshot, engine: EngineState) -> str:
     count = f"{len(restarts)} restart{'s' if len(restarts) > 1 else ''}"
     return (
         f"gave {engine.name} up (breaker open): {count} since {clock(snapshot, since)} "
-        f"did not help{told}"
+        f"did not last{told}"
     )
 
 
@@ -159,4 +159,4 @@ def _ending(incident: Incident) -> str:
     begin = incident.decided_at if incident.decided_at is not None else incident.opened_at
     after = (incident.resolved_at or begin) - begin
     done = ", ".join(saying.action(one) for one in dict.fromkeys(incident.actions))
-    return f"{incident.id}: {done}, {outcome} after {after:.1f} s"
+    return f"{incident.id}: {done}, {outcome} {after:.1f} s after it was noticed"

@@ -111,7 +111,8 @@ def _header(snapshot: Snapshot, loop_age: Seconds) -> str:
 
 
 def _title(found: Answers) -> str:
-    return f"{_WORDS[found.level]} · vllm-watchdog"
+    todo = ", something to do" if found.todo and found.level is Level.GOOD else ""
+    return f"{_WORDS[found.level]}{todo} · vllm-watchdog"
 
 
 def _tag(html: str) -> str:

@@ -113,6 +113,11 @@ def short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def brief(text: str) -> str:
+    """The first clause of ``text``: where it has to fit beside others."""
+    return short(text.partition("; ")[0])
+
+
 def blind(snapshot: Snapshot, engine: EngineState) -> str:
     """That its counters cannot be read while it runs, and why; "" when they can."""
     if engine.process is not ProcessState.RUNNING or engine.verdict not in _SEEN:

@@ -13,6 +13,7 @@ from watchdog.core.model import (
     Finding,
     HoldReason,
     Incident,
+    ProcessState,
     Seconds,
     Severity,
     Subject,
@@ -96,7 +97,7 @@ def _engine(snapshot: Snapshot, one: EngineState) -> str:
         ("port", text(told["port"] or "")),
         ("starts", text(told["starts"])),
         ("first token", _first_token(one)),
-        ("budget", budget),
+        ("budget", "" if one.process is ProcessState.GIVEN_UP else budget),
         ("log", text(told["log"] or "")),
     )
     verdict = "being restarted" if saying.is_restarted(one) else saying.word(one.verdict.value)

@@ -20,7 +20,7 @@ def why(snapshot: Snapshot, engine: EngineState) -> str:
     due = saying.next_try(snapshot, engine)
     given_up = troubles.is_given_up(engine)
     reasons = [
-        *([saying.cause(snapshot, engine)] if given_up else map(saying.short, engine.reasons[:1])),
+        *([saying.cause(snapshot, engine)] if given_up else map(saying.brief, engine.reasons[:1])),
         *([f"waits for {waits}"] if waits else []),
         *([f"the next try is at {due}"] if due else []),
         *([seen] if (seen := _flows(snapshot, engine)) else []),
@@ -46,5 +46,9 @@ def _flows(snapshot: Snapshot, engine: EngineState) -> str:
     seen = engine.vitals.progressed_at
     if engine.verdict is not Verdict.DEGRADED or seen is None:
         return ""
+    vitals = engine.vitals
+    doubts = (vitals.core_gone_since, vitals.failing_since, vitals.health_since)
+    since = min((one for one in doubts if one is not None), default=None)
     lately = snapshot.at - seen <= engine.settings.fusion.stale_after
+    lately = lately and (since is None or seen > since)
     return "though tokens flow" if lately else f"the last token was seen at {clock(snapshot, seen)}"

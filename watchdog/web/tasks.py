@@ -70,7 +70,9 @@ def rest(snapshot: Snapshot) -> str:
         return _AT_IT
     if found or troubles.unsure(snapshot) or troubles.without_counters(snapshot):
         return "nothing yet: if it lasts, it is said here what to do"
-    return "nothing"
+    over = troubles.just_over(snapshot)
+    better = "" if over is None else prevention(over.fix)
+    return f"nothing now; against the next time: {better[:_ADVICE]}" if better else "nothing"
 
 
 def fix_of(snapshot: Snapshot, incident: Incident) -> tuple[str, str]:
@@ -138,6 +140,13 @@ def _for_engine(snapshot: Snapshot, engine: EngineState) -> Iterator[Todo]:
         what = _advice(snapshot, engine) or f"correct the cause ({saying.cause(snapshot, engine)})"
         yield Todo(f"{name}: {what}; then: vllm-watchdog {verb} {name}", "engine-dead")
         yield from _look(snapshot, engine)
+    elif troubles.is_at_its_last(snapshot, engine):
+        text = (
+            f"{name} has no restart left and stays down when it fails again: find out why it fails"
+        )
+        ids = troubles.before(snapshot, engine, 0.0)
+        known = f" (vllm-watchdog incidents {ids[-1]})" if ids else ""
+        yield Todo(f"{text}{known}; then: vllm-watchdog reset-breaker {name}", "engine-dead")
     elif snapshot.state.pause is not None and engine.failed_at is not None:
         advice = _advice(snapshot, engine)
         yield from [Todo(f"{name}: {advice}", "engine-dead")] if advice else []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from watchdog.core.engine import firing
 from watchdog.core.model import (
+    SERVING,
     Finding,
     HoldReason,
     Incident,
@@ -21,7 +22,7 @@ from watchdog.web import saying
 
 _REMEMBERED: Seconds = 86400.0
 """After a day nobody asks what broke."""
-_JUST: Seconds = 3600.0
+LATELY: Seconds = 3600.0
 """So long an outage that is over is told beside lesser troubles."""
 _WAITED_FOR = frozenset(
     {
@@ -35,6 +36,7 @@ _WAITED_FOR = frozenset(
 )
 """Holds that end by themselves, or with another finding."""
 _UNDER_WAY = frozenset({ProcessState.STARTING, ProcessState.STOPPING, ProcessState.BACKOFF})
+_TRIED = SERVING | {Verdict.STARTING, Verdict.STOPPING, Verdict.DEGRADED}
 _AWAY = frozenset({ProcessState.STOPPED, ProcessState.BACKOFF, ProcessState.GIVEN_UP})
 
 Key = tuple[str, Subject]
@@ -67,7 +69,7 @@ def just_over(snapshot: Snapshot) -> Incident | None:
     troubles += [finding for _, finding in loud(snapshot)]
     if unsure(snapshot) or any(_weight(snapshot, one) == _WORST for one in troubles):
         return None
-    found = [one for one in _ended(snapshot, _JUST) if engine_of(snapshot, one.subject)]
+    found = [one for one in _ended(snapshot, LATELY) if engine_of(snapshot, one.subject)]
     return found[-1] if found else None
 
 
@@ -102,7 +104,21 @@ def is_seen_to(snapshot: Snapshot, key: Key, finding: Finding) -> bool:
     if not finding.actions or snapshot.state.watches[key].held not in _WAITED_FOR:
         return False
     engine = engine_of(snapshot, finding.subject)
-    return engine is None or not (is_given_up(engine) or is_awaited(snapshot, engine))
+    if engine is None:
+        return not _has_failed(snapshot, finding)
+    return not (is_given_up(engine) or is_awaited(snapshot, engine))
+
+
+def _has_failed(snapshot: Snapshot, finding: Finding) -> bool:
+    """Whether the last thing that was done about it did not work."""
+    texts = (
+        entry.text
+        for one in going_on(snapshot)
+        if one.subject == finding.subject
+        for entry in reversed(one.timeline)
+        if entry.event == "action.finished"
+    )
+    return next(texts, "").split()[1:2] == ["failed"]
 
 
 def is_repaired(snapshot: Snapshot, incident: Incident) -> bool:
@@ -111,12 +127,24 @@ def is_repaired(snapshot: Snapshot, incident: Incident) -> bool:
     if any(one.actions for _, one in found):
         return all(is_seen_to(snapshot, key, one) for key, one in found if one.actions)
     engine = engine_of(snapshot, incident.subject)
-    return engine is not None and engine.process in _UNDER_WAY and not found
+    if engine is None or (snapshot.state.pause is not None and not engine.in_flight):
+        return False
+    return engine.process in _UNDER_WAY and not found
 
 
 def is_given_up(engine: EngineState) -> bool:
-    """Whether a person has to go on."""
-    return engine.process is ProcessState.GIVEN_UP or engine.history.breaker_open
+    """Whether a person has to go on: not of one that an operator has started in spite of it."""
+    if engine.process is ProcessState.GIVEN_UP:
+        return True
+    return engine.history.breaker_open and engine.verdict not in _TRIED
+
+
+def is_at_its_last(snapshot: Snapshot, engine: EngineState) -> bool:
+    """Whether it serves or starts, and stays down when it fails once more."""
+    if not engine.history.wanted or engine.settings.attach is not None:
+        return False
+    none_left = engine.history.breaker_open or snapshot.budget.get(engine.name) == 0
+    return none_left and engine.verdict in _TRIED
 
 
 def is_awaited(snapshot: Snapshot, engine: EngineState) -> bool:
@@ -161,4 +189,5 @@ def before(snapshot: Snapshot, engine: EngineState, since: Seconds) -> Sequence[
         if one.subject == engine.subject
         and one.resolved_at is not None
         and one.resolved_at >= since
+        and one.outcome != "operator"
     ]
