@@ -11,11 +11,16 @@ STAMP := .venv/.stamp
 PYTEST := $(BIN)/pytest
 PYTEST_ARGS ?=
 SEEDS ?= 50
+MINUTES ?= 30
+SEED ?= 1
 
 # PROOF:PACKAGE, see tools/debian_packages.sh.
 TEST_PACKAGES := cc:gcc /usr/include/stdio.h:libc6-dev promtool:prometheus amtool:prometheus-alertmanager /usr/sbin/nginx:nginx \
     chromium:chromium /usr/share/fonts/truetype/dejavu:fonts-dejavu-core runsv:runit s6-supervise:s6 shellcheck:shellcheck \
     setpriv:util-linux unshare:util-linux mount:mount useradd:passwd
+
+PEER_PACKAGES := monit:monit s6-svscan:s6 runsvdir:runit curl:curl pkill:procps flock:util-linux \
+    prometheus-node-exporter:prometheus-node-exporter
 
 .PHONY: help
 help: ## Show this list
@@ -69,8 +74,15 @@ format: $(STAMP) ## Format the tree and apply the safe fixes
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: $(STAMP) ## Measure what is promised in numbers: medians with ranges, nothing asserted
+bench: $(STAMP) ## Measure what is promised in numbers, and what others need for the same (half an hour; nothing is asserted)
+	@tools/debian_packages.sh $(PEER_PACKAGES)
 	$(BIN)/python -m tests.perf.bench
+	$(BIN)/python -m tests.perf.growth
+	$(BIN)/python -m tests.perf.peers
+
+.PHONY: chaos
+chaos: $(STAMP) ## Random faults for half an hour, with invariants checked all along (MINUTES=30 SEED=1)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: drill
 drill: $(STAMP) ## Game day on the simulated engine: inject faults, time what is done, print the table

@@ -113,6 +113,8 @@ def parse(page: bytes) -> tuple[Sums, bool | None]:
             sums[sample][rank] += value
     if any(len(ranks) > _MOST_RANKS for ranks in sums.values()):
         raise PageError("cannot parse /metrics: too many engines")
+    for sample, ranks in sums.items():  # a sum of finite values may be infinite
+        sums[sample] = {rank: one for rank, one in ranks.items() if math.isfinite(one)}
     old = sums.pop("old_kv_usage", None)
     if old is not None:
         sums.setdefault("kv_usage", old)

@@ -244,12 +244,12 @@ def test_a_full_disk_is_survived_and_left_behind(tiny_disk: Path) -> None:
     assert not store.durable
     assert (len(warnings), "in memory" in warnings[0]) == (1, True)
     assert (len(store.incidents()), len(store.living("main"))) == (100, 1)
-    store.tidy()
+    store.return_to_disk()
     assert not store.durable
     ballast.unlink()
     for number in range(95):
         store.save_incident(f"i{number}", "", 1.0)
-    store.tidy()
+    store.return_to_disk()
     assert (store.durable, warnings[1:]) == (True, ["the store is on disk again"])
     store = reopened(store, tiny_disk)
     assert (len(store.incidents()), len(store.living("main"))) == (100, 1)

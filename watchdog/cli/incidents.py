@@ -236,7 +236,7 @@ def _kept(stored: StoredIncident | None) -> tuple[bodies.Stamp, Incident] | None
     """What was stored, with its own clock; None for what another version wrote."""
     try:
         incident = None if stored is None else msgspec.json.decode(stored.body, type=Incident)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if stored is None or incident is None:
         return None

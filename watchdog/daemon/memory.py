@@ -213,5 +213,5 @@ def _value(text: str, kind: type[_T]) -> _T | None:
     """None for what another version wrote, or nobody: nothing half-understood is believed."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None

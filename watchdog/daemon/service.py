@@ -50,7 +50,7 @@ from watchdog.supervisor.exits import ExitWatch
 from watchdog.supervisor.household import Household, become_reaper
 from watchdog.supervisor.leftovers import Sweeper
 
-_TIDY_PERIOD = 300.0
+_TIDY_PERIOD, _RETURN_PERIOD = 300.0, 10.0
 _EXPIRE_PERIOD = 1.0
 
 
@@ -314,6 +314,7 @@ class Service:
         self._lookout.begin()
         self._schedule.every(_EXPIRE_PERIOD, self._lookout.expire, "expire")
         self._schedule.every(_TIDY_PERIOD, self._store.tidy, "tidy")
+        self._schedule.every(_RETURN_PERIOD, self._store.return_to_disk, "return")
         self._schedule.start()
         self._log_care.start()
         read_ahead(self._complaints.warn)

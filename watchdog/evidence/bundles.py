@@ -186,7 +186,7 @@ def _read(path: Path, incident: str) -> Bundle | None:
         raw = _meta(path / META)
         meta = msgspec.json.decode(raw, type=_Meta)
         sizes = {name: (path / Path(name).name).stat().st_size for name in meta.files}
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     if sizes != meta.files:
         return None

@@ -22,6 +22,8 @@ T = TypeVar("T")
 _BUSY = 0.05
 """Seconds to wait for another process's lock: only a reader can hold one, and only briefly."""
 
+_LONGEST = 200
+
 _WAL_PAGES = 4000
 """Of 4 KiB, until a commit copies the log back itself, with fsync; ``checkpoint`` comes before."""
 
@@ -84,7 +86,7 @@ class Database:
         with self._lock:
             trouble = self._written(statements)
         if trouble:
-            self._warn(f"cannot write the store: {trouble}")
+            self._warn(f"cannot write the store: {_line(trouble)}")
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """All rows; none when the store cannot be read."""
@@ -92,7 +94,7 @@ class Database:
             try:
                 return list(self._connection.execute(sql, values))
             except sqlite3.Error as error:
-                reason = str(error)
+                reason = _line(error)
         self._warn(f"cannot read the store: {reason}")
         return []
 
@@ -136,7 +138,7 @@ class Database:
         try:
             return self._opened(self._path)
         except _CorruptError as error:
-            return self._renewed(self._path, str(error))
+            return self._renewed(self._path, _line(error))
         except (OSError, ValueError, sqlite3.Error) as error:
             return self._without_disk(self._path, error)
 
@@ -150,7 +152,7 @@ class Database:
         return connection
 
     def _without_disk(self, path: Path, error: Exception) -> sqlite3.Connection:
-        self.warnings += (f"cannot use {path}, going on in memory: {error}",)
+        self.warnings += (f"cannot use {path}, going on in memory: {_line(error)}",)
         connection, self._whole = _remembered(path)
         return connection
 
@@ -214,11 +216,25 @@ class Database:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    connection.text_factory = legible
+    return connection
+
+
+def legible(text: bytes) -> str:
+    """A text as it is; what is no UTF-8 in it costs itself, and no other row."""
+    return text.decode(errors="replace")
+
+
+def _line(error: object) -> str:
+    """What SQLite says, in one line: it quotes what it found."""
+    shown = "".join(c if c.isprintable() else "?" for c in " ".join(str(error).split()))
+    return shown[:_LONGEST]
 
 
 def _in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = legible
     connection.executescript(_SCHEMA)
     return connection
 
@@ -226,6 +242,7 @@ def _in_memory() -> sqlite3.Connection:
 def _copied(source: sqlite3.Connection) -> sqlite3.Connection | None:
     """All of ``source`` in memory; None when it cannot be read, or not whole."""
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    copy.text_factory = legible
     try:
         source.backup(copy)
         whole: bool = copy.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from watchdog.command_line import redacted
 from watchdog.core.model import Cause, Seconds
@@ -20,6 +22,7 @@ KEPT_INCIDENTS = 1000
 KEPT_GENERATIONS = 200
 """Ended ones. The living are always kept."""
 
+_T = TypeVar("_T")
 _PAUSE = "pause"
 _TRACKS = "tracks"
 
@@ -163,7 +166,7 @@ class Store:
             sql.LIVING,
             (engine,),
         )
-        return tuple(_record(row) for row in rows)
+        return tuple(filter(None, (_record(row) for row in rows)))
 
     def engines(self, boot_id: str) -> tuple[str, ...]:
         """See ``Ledger``."""
@@ -175,7 +178,7 @@ class Store:
             sql.HISTORY,
             (engine, limit),
         )
-        return tuple(_ended(*row) for row in rows)
+        return tuple(filter(None, (_row(EndedGeneration, row) for row in rows)))
 
     def ended_tempdirs(self) -> tuple[str, ...]:
         """The private directories of generations that ended, the newest first, at most 200."""
@@ -245,12 +248,12 @@ class Store:
             sql.INCIDENTS,
             (limit,),
         )
-        return tuple(_incident(*row) for row in rows)
+        return tuple(filter(None, (stored_incident_of(row) for row in rows)))
 
     def incident(self, incident: str) -> StoredIncident | None:
         """The incident of that id."""
         rows = self._database.read(sql.ONE_INCIDENT, (incident,))
-        return _incident(*rows[0]) if rows else None
+        return stored_incident_of(rows[0]) if rows else None
 
     def incident_serial(self) -> int:
         """The highest serial ever saved; 0 at the beginning."""
@@ -278,6 +281,14 @@ class Store:
         )
         self._database.checkpoint()
 
+    def return_to_disk(self) -> None:
+        """After trouble: write the file anew once that is possible; else nothing.
+
+        For a timer of some seconds: what a killed watchdog knew in memory alone is lost.
+        """
+        if not self.durable:
+            self._database.checkpoint()
+
     def close(self) -> None:
         """Bring the file up to date and let go of it."""
         self._database.close()
@@ -304,18 +315,28 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _record(row: tuple[Any, ...]) -> GenerationRecord:
-    before, command, after = row[:6], row[6], row[7:]
-    return GenerationRecord(*(*before, tuple(json.loads(command)), *after))
+def stored_incident_of(row: Iterable[object]) -> StoredIncident | None:
+    """None where a cell has what another program wrote."""
+    return _row(StoredIncident, row)
 
 
-def _saved(body: Any, boot_id: Any, monotonic: Any, wall: Any) -> Saved:  # noqa: ANN401
-    return Saved(body, Anchor(boot_id, monotonic, wall))
+def _record(row: tuple[Any, ...]) -> GenerationRecord | None:
+    try:
+        command = json.loads(row[6])
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return _row(GenerationRecord, (*row[:6], command, *row[7:]))
 
 
-def _incident(*row: Any) -> StoredIncident:  # noqa: ANN401
-    return StoredIncident(*row)
+def _saved(body: object, boot_id: object, monotonic: object, wall: object) -> Saved | None:
+    anchor = _row(Anchor, (boot_id, monotonic, wall))
+    return Saved(body, anchor) if isinstance(body, str) and anchor is not None else None
 
 
-def _ended(*row: Any) -> EndedGeneration:  # noqa: ANN401
-    return EndedGeneration(*row)
+def _row(kind: type[_T], values: Iterable[object]) -> _T | None:
+    """A row as that kind; None for what another version wrote, or nobody."""
+    named: Mapping[str, object] = dict(zip(kind.__annotations__, values, strict=True))
+    try:
+        return msgspec.convert(named, kind)
+    except msgspec.ValidationError:
+        return None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from watchdog.core.model import Seconds
 from watchdog.store import sql
-from watchdog.store.database import FILE
-from watchdog.store.records import StoredIncident
+from watchdog.store.database import FILE, legible
+from watchdog.store.records import StoredIncident, stored_incident_of
 
 _PATIENCE: Seconds = 2.0
 
@@ -39,6 +39,8 @@ def _asked(state_dir: Path, statement: str, value: object) -> tuple[StoredIncide
             return None
         address = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, timeout=_PATIENCE, uri=True)) as store:
-            return tuple(StoredIncident(*row) for row in store.execute(statement, (value,)))
+            store.text_factory = legible
+            found = map(stored_incident_of, store.execute(statement, (value,)))
+            return tuple(filter(None, found))
     except (OSError, ValueError, sqlite3.Error) as error:
         raise UnreadableStoreError(f"cannot read {path}: {error}") from error
