@@ -10,7 +10,7 @@ class RestartEngine:
 
     def run(self, order: Order, engine: EngineControl) -> None:
         """Stop, then start. Raises ``ActionError`` from whichever of the two fails."""
-        engine.stop(drain=order.drain, cause=order.cause)
+        engine.stop(drain=order.drain, cause=order.cause, generation=order.generation)
         engine.start(order.cause)
 
 

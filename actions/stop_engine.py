@@ -10,7 +10,7 @@ class StopEngine:
 
     def run(self, order: Order, engine: EngineControl) -> None:
         """Run the stop ladder. Raises ``ActionError`` when something survives it."""
-        engine.stop(drain=order.drain, cause=order.cause)
+        engine.stop(drain=order.drain, cause=order.cause, generation=order.generation)
 
 
 def _build(_: NoSettings) -> Action:

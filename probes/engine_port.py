@@ -51,9 +51,9 @@ class EnginePort:
         endpoint = target.endpoint
         if endpoint.uds or not endpoint.port:
             return None
-        if not procfs.is_listened_on(endpoint.port, self._root):
+        if not procfs.is_listened_on(endpoint.port, self._root, host=endpoint.host):
             return ""
-        owner = procfs.listening_owner(endpoint.port, self._root)
+        owner = procfs.listening_owner(endpoint.port, self._root, host=endpoint.host)
         info = None if owner is None else procfs.stat(owner[0], self._root)
         if info is None:
             return None

@@ -52,7 +52,8 @@ _MODULES = {
     "watchdog.simulator": "simulator",
 }
 _SERVING_MODULES = ("vllm", "vllm.entrypoints.cli.main")
-_SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
+SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
+"""What they run is in a text or a file of theirs."""
 _SECRET = re.compile(
     r"(?i)(--api[-_]ke?y?|--hf[-_]token|(?<![\w-])\w*(?:key|token|secret|password)s?(?==))"
     r"([=\s]+)(\"[^\"]*\"|'[^']*'|[^\s\"';|&]+)"
@@ -129,7 +130,7 @@ def describe(
     """
     if not command or not command[0].strip():
         raise CommandError("cannot start an engine from an empty command")
-    form, start = _locate(command)
+    form, start = locate(command)
     given = _scan(command[start:])
     if form in {Form.SERVE, Form.API_SERVER}:
         _add_config_file(given, cwd or Path())
@@ -188,7 +189,7 @@ def _is_secret(flag: str) -> bool:
     return name.startswith("api-k") or is_secret(name)
 
 
-def _locate(command: Sequence[str]) -> tuple[Form, int]:
+def locate(command: Sequence[str]) -> tuple[Form, int]:
     """The form, and the index of the first word of the engine's own arguments."""
     for index, word in enumerate(command):
         if Path(word).name == "vllm" or _is_module(command, index, _SERVING_MODULES):
@@ -283,7 +284,7 @@ def _only(text: str) -> tuple[str, ...]:
 def _note_what_is_hidden(
     form: Form, command: Sequence[str], given: _Given, names: tuple[str, ...]
 ) -> None:
-    if form is Form.OTHER and Path(command[0]).name in _SHELLS:
+    if form is Form.OTHER and Path(command[0]).name in SHELLS:
         given.notes.append("what a shell runs is not read: port, key and model are defaults")
     elif form in {Form.API_SERVER, Form.OTHER} and not names:
         given.notes.append("no --model: the engine's default has no name here")

@@ -33,6 +33,7 @@ class ActionError(Exception):
     """An action cannot do its work. ``cause`` is the named reason, the message one line.
 
     ``evidence`` goes to the outcome as it is: a gate's ``verdict`` and ``advice``, for instance.
+    ``untouched``: nobody was signalled, and the engine is as it was.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class ActionError(Exception):
         *,
         unkillable: bool = False,
         evidence: tuple[tuple[str, Value], ...] = (),
+        untouched: bool = False,
     ) -> None:
         super().__init__(message)
         self.cause = cause
         self.unkillable = unkillable
         self.evidence = evidence
+        self.untouched = untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +297,10 @@ class EngineControl(Protocol):
         """The name in the configuration."""
         ...
 
-    def stop(self, *, drain: bool, cause: Cause) -> None:
+    def stop(self, *, drain: bool, cause: Cause, generation: str = "") -> None:
         """Run the stop ladder until not one process of the generation lives.
 
+        Of another generation than the one that is meant, where one is, nobody is signalled.
         Raises ``ActionError(unkillable=True)`` when something survives the last rung.
         """
         ...
@@ -333,7 +337,8 @@ class Order:
     """One action to carry out: what, on what, why, for which rule and incident.
 
     ``choice`` is what stands behind the colon in the ``actions`` of the rule: one of the spec's
-    ``choices``. ``deadline`` (CLOCK_MONOTONIC) is for what is done beside.
+    ``choices``. ``deadline`` (CLOCK_MONOTONIC) is for what is done beside. ``generation`` is the
+    engine's start that was decided about, "" for none.
     """
 
     action: str
@@ -344,6 +349,7 @@ class Order:
     rule: str = ""
     choice: str = ""
     deadline: Seconds = 0.0
+    generation: str = ""
 
 
 class Action(Protocol):

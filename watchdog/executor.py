@@ -184,6 +184,7 @@ def _order(decision: Decision, deadline: Seconds = 0.0) -> Order:
         rule=decision.rule,
         choice=decision.action.partition(_CHOICE)[2],
         deadline=deadline,
+        generation=decision.generation,
     )
 
 
@@ -192,12 +193,13 @@ def _outcome(order: Order, work: Callable[[], str | None], clock: Callable[[], f
     began = clock()
     ok, explanation, cause, unkillable = False, "", Cause.UNKNOWN, False
     evidence: tuple[tuple[str, Value], ...] = ()
+    untouched = False
     try:
         explanation = work() or ""
         ok = True
     except ActionError as error:
         explanation, cause, unkillable = str(error), error.cause, error.unkillable
-        evidence = error.evidence
+        evidence, untouched = error.evidence, error.untouched
     except Exception as error:  # noqa: BLE001 - a broken plug-in must not end the actor
         explanation = f"cannot {order.action}: {type(error).__name__}: {error}"
     return Outcome(
@@ -209,6 +211,7 @@ def _outcome(order: Order, work: Callable[[], str | None], clock: Callable[[], f
         cause=cause,
         unkillable=unkillable,
         evidence=evidence,
+        untouched=untouched,
     )
 
 

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +22,7 @@ _STAT_FIELDS = 22
 _STAT_BYTES = 2048
 """Longer than any stat, so that one read has it all: scans are on the way from crash to start."""
 _LISTEN = "0A"
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _DEAD = "ZX"
 _MOST_ANCESTORS = 16
 """An engine's worker is two or three below its leader; a shell and ``env`` may stand above it."""
@@ -196,24 +200,42 @@ def wchan(pid: int, root: str = ROOT) -> str:
     return "" if name == "0" else name
 
 
-def is_listened_on(port: int, root: str = ROOT) -> bool:
-    """Whether anybody listens on the TCP port in our network namespace, visible or not."""
-    return bool(_listening_inodes(port, root))
+def is_listened_on(port: int, root: str = ROOT, *, host: str = "") -> bool:
+    """Whether anybody listens on the TCP port in our network namespace, visible or not.
+
+    With ``host`` (an address or a name) only who is reached there: a listener on that very address,
+    or on all addresses where there is none. Without it any address counts.
+    """
+    return bool(_listening_inodes(port, root, host))
 
 
-def listening_owner(port: int, root: str = ROOT) -> tuple[int, str] | None:
-    """Pid and comm of a process that listens on the TCP port in our network namespace.
+def listening_owners(port: int, root: str = ROOT, *, host: str = "") -> tuple[tuple[int, str], ...]:
+    """Pid and comm of every visible process that holds a socket as ``is_listened_on`` means it.
+
+    Several may share one: whoever was forked after it was opened holds it too.
+    """
+    inodes = _listening_inodes(port, root, host)
+    if not inodes:
+        return ()
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    return tuple(
+        (info.pid, info.comm) for info in scan(root) if wanted & _open_files(info.pid, root)
+    )
+
+
+def listening_owner(port: int, root: str = ROOT, *, host: str = "") -> tuple[int, str] | None:
+    """The first of ``listening_owners``.
 
     None when nobody listens or the owner is out of sight (another user, another pid namespace).
     """
-    inodes = _listening_inodes(port, root)
-    if not inodes:
-        return None
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    for info in scan(root):
-        if wanted & _open_files(info.pid, root):
-            return info.pid, info.comm
-    return None
+    return next(iter(listening_owners(port, root, host=host)), None)
+
+
+def listening_ports(pid: int, root: str = ROOT) -> frozenset[int]:
+    """The TCP ports of our network namespace that the process listens on, as far as it is seen."""
+    files = _open_files(pid, root)
+    rows = (row for row in _listeners(root) if f"socket:[{row[1]}]" in files)
+    return frozenset(int(local.rpartition(":")[2], 16) for local, _ in rows)
 
 
 def exit_status_of_zombie(pid: int, root: str = ROOT) -> int | None:
@@ -237,15 +259,55 @@ def _ours(pid: int, root: str) -> bool:
         return False
 
 
-def _listening_inodes(port: int, root: str) -> set[str]:
+def _listening_inodes(port: int, root: str, host: str) -> set[str]:
     suffix = f":{port:04X}"
-    found = set()
+    found: dict[_Address, set[str]] = {}
+    for local, inode in _listeners(root):
+        if local.endswith(suffix):
+            found.setdefault(_address(local), set()).add(inode)
+    if not host:
+        return set().union(*found.values())
+    wanted = _addresses(host)
+    exact = [inodes for one, inodes in found.items() if one in wanted]
+    # A wildcard of version 6 is reached with version 4 too.
+    versions = {version for one in wanted for version in (one.version, 6)}
+    every = [i for one, i in found.items() if one.is_unspecified and one.version in versions]
+    return set().union(*(exact or every))
+
+
+def _listeners(root: str) -> Iterator[tuple[str, str]]:
+    """The local address as the kernel writes it, and the inode, of every TCP listener."""
     for table in ("tcp", "tcp6"):
         for line in _text(f"{root}/net/{table}").splitlines()[1:]:
             fields = line.split()
-            if len(fields) > 9 and fields[1].endswith(suffix) and fields[3] == _LISTEN:  # noqa: PLR2004
-                found.add(fields[9])
-    return found
+            if len(fields) > 9 and fields[3] == _LISTEN:  # noqa: PLR2004
+                yield fields[1], fields[9]
+
+
+def _address(local: str) -> _Address:
+    """The address of a row: words of 32 bits, each in the order of bytes of this machine."""
+    raw = bytes.fromhex(local.partition(":")[0])
+    words = (raw[at : at + 4] for at in range(0, len(raw), 4))
+    turned = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    return _plain(ipaddress.ip_address(turned))
+
+
+def _addresses(host: str) -> set[_Address]:
+    """Those of an address or a name; none of a name that nobody knows."""
+    try:
+        return {_plain(ipaddress.ip_address(host))}
+    except ValueError:
+        pass
+    try:
+        known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return {_plain(ipaddress.ip_address(one[4][0])) for one in known}
+    except (OSError, ValueError):
+        return set()
+
+
+def _plain(address: _Address) -> _Address:
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _open_files(pid: int, root: str) -> set[str]:

@@ -81,7 +81,7 @@ class Engine:
     def __init__(self) -> None:
         self.touched: list[str] = []
 
-    def stop(self, *, drain: bool, cause: Cause) -> None:  # noqa: ARG002 - the contract
+    def stop(self, *, drain: bool, cause: Cause, generation: str = "") -> None:  # noqa: ARG002
         """Remember it."""
         self.touched.append("stop")
 

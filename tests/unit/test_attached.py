@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.support.core import NAME, Story, engine, http, process
+from tests.support.core import GENERATION, NAME, Story, engine, http, process
 from tests.support.windows import snapshot
 from watchdog.core.model import (
+    ActionFinished,
     Cause,
     EngineExited,
     EngineSpawned,
     HoldReason,
+    Outcome,
     ProcessState,
     Verb,
     Verdict,
@@ -122,3 +126,50 @@ def test_a_watchdog_beside_it_is_alive_whatever_became_of_it() -> None:
     assert bodies.live(snapshot(State({NAME: lost})), 0.0) == (True, {"ok": True, "reasons": []})
     ours = engine(ProcessState.GIVEN_UP, history=history, leader=None)
     assert bodies.live(snapshot(State({NAME: ours})), 0.0)[0] is False
+
+
+def test_a_stop_that_signals_nobody_leaves_a_serving_engine_as_it_is() -> None:
+    """FACT: who may not be signalled serves on, keeps its leader and its account, as recorded."""
+    story = attached(Attach.SIGNAL)
+    before = story.engine
+    story.command(Verb.RESTART, 10.0)
+    done = Outcome(
+        "restart_engine", before.subject, ok=False, took=0.1, explanation="no", untouched=True
+    )
+    story.take(ActionFinished(11.0, done))
+    after = story.engine
+    assert (after.process, after.leader) == (ProcessState.RUNNING, before.leader)
+    assert (after.history.restarts, after.in_flight, after.failed_at) == ((), "", None)
+    finished = dict(story.events("action.finished")[-1].keys)
+    assert (finished["result"], finished["explanation"]) == ("failed", "no")
+
+
+def test_a_decision_says_about_which_start_it_is() -> None:
+    """FACT: the hands can tell whether what was judged is what they would end."""
+    story = attached(Attach.SIGNAL)
+    story.exited(10.0)
+    story.tick(11.0)
+    story.command(Verb.RESTART, 12.0)
+    assert {act.generation for act in story.acts} == {GENERATION}
+
+
+@pytest.mark.parametrize("verb", [Verb.STOP, Verb.RESTART])
+def test_no_command_for_what_cannot_be_seen(verb: Verb) -> None:
+    """FACT: without a pid nobody can be ended: it is refused before anything is begun."""
+    story = attached(Attach.SIGNAL, there=False)
+    story.take(EngineSpawned(1.0, NAME, "0000000b", None, Cause.UNKNOWN, adopted=True))
+    story.command(verb, 2.0)
+    assert held(story) == {HoldReason.BLOCKED}
+    assert "cannot be seen" in story.decisions[-1].detail
+    assert story.engine.process is ProcessState.STARTING
+
+
+def test_what_came_during_a_stop_is_not_stopped() -> None:
+    """FACT: a stop that found another start instead says nothing about that one."""
+    story = attached(Attach.SIGNAL)
+    engine = story.engine
+    going = replace(engine, process=ProcessState.STOPPING, in_flight="stop_engine")
+    story.state = story.state.with_engine(going)
+    story.take(EngineSpawned(10.0, NAME, "0000000b", 7, Cause.UNKNOWN, adopted=True))
+    story.take(ActionFinished(11.0, Outcome("stop_engine", engine.subject, ok=True, took=0.1)))
+    assert (story.engine.process, story.engine.leader) == (ProcessState.STARTING, 7)

@@ -17,7 +17,7 @@ class Engine:
 
     name = "main"
 
-    def stop(self, *, drain: bool, cause: Cause) -> None:
+    def stop(self, *, drain: bool, cause: Cause, generation: str = "") -> None:
         """Nothing to stop."""
 
     def start(self, cause: Cause) -> None:

@@ -54,7 +54,7 @@ class Engine:
 
     name = NAME
 
-    def stop(self, *, drain: bool, cause: Cause) -> None:
+    def stop(self, *, drain: bool, cause: Cause, generation: str = "") -> None:
         """Nothing to stop."""
 
     def start(self, cause: Cause) -> None:

@@ -12,6 +12,7 @@ from watchdog.command_line import CommandError, EngineCommand, connect_host, des
 from watchdog.config.reading import join, shown
 from watchdog.config.settings import BudgetSettings, Config, EngineConfig, NotifyKind, PolicyConfig
 from watchdog.core.policy import backoff
+from watchdog.programs import named
 
 ENGINE_NAME = "[a-z0-9][a-z0-9_-]{0,62}"
 """What an engine may be called, as a regular expression for the whole name."""
@@ -45,6 +46,8 @@ def faults(config: Config) -> Iterator[str]:
             commands[name] = _described(engine)
         except CommandError as error:
             yield f"{join('engine', name)}.command: {error}"
+            continue
+        yield from _findable(join("engine", name), engine, commands[name])
     yield from _collisions(config, commands)
     yield from _unread_logs(config)
     yield from _policy(config.policy)
@@ -111,6 +114,16 @@ def _attached(path: str, engine: EngineConfig) -> Iterator[str]:
     for key in _OF_A_START:
         if getattr(engine, key) != getattr(plain, key):
             yield f"{path}.{key}: expected none for an engine that is attached to"
+
+
+def _findable(path: str, engine: EngineConfig, command: EngineCommand) -> Iterator[str]:
+    """An engine that somebody else starts is found by its TCP port and its program."""
+    if engine.attach is None:
+        return
+    if command.endpoint.uds:
+        yield f"{path}.attach: expected a command without --uds: it is found by its port"
+    if not named(engine.command):
+        yield f"{path}.attach: expected a command that names the engine's program, not its shell's"
 
 
 def _is_ours(file: PurePath) -> bool:

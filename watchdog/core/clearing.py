@@ -66,4 +66,5 @@ def _decision(work: Work, engine: EngineState, why: str) -> Decision:
         cause=engine.cause,
         detail=why,
         incident=incident.id if incident is not None else "",
+        generation=engine.generation,
     )

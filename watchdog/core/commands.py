@@ -18,8 +18,8 @@ from watchdog.core.model import (
     Seconds,
     Verb,
 )
-from watchdog.core.policy import forgiven, is_only_told
-from watchdog.core.state import EngineState, State, StoppedBy
+from watchdog.core.policy import forgiven, is_only_told, is_out_of_sight
+from watchdog.core.state import Attach, EngineState, State, StoppedBy
 
 _Done = tuple[State, tuple[Decision, ...], tuple[Record, ...]]
 
@@ -100,6 +100,8 @@ def _outlives_us(engine: EngineState, verb: Verb) -> bool:
 
 def not_ours(engine: EngineState, verb: Verb) -> tuple[HoldReason, str] | None:
     """Why the command is for whoever starts this engine, and in words; None when it is for us."""
+    if engine.settings.attach is not Attach.REPORT and is_out_of_sight(engine):
+        return HoldReason.BLOCKED, "its processes cannot be seen: nobody here can end this engine"
     if is_only_told(engine):
         return HoldReason.OBSERVE, "attached to report: somebody else starts and stops this engine"
     if verb is Verb.STOP and engine.settings.attach is not None:
@@ -160,4 +162,5 @@ def _decision(state: State, engine: EngineState, verb: Verb, at: Seconds) -> Dec
         cause=Cause.OPERATOR,
         detail=verb.value,
         incident=incident.id if incident is not None else "",
+        generation=engine.generation,
     )

@@ -163,4 +163,5 @@ def _decision(  # noqa: PLR0913, PLR0917 - one decision, whole
         hold=hold,
         detail=words or "; ".join(engine.reasons) or engine.explanation or finding.summary,
         incident=incident.id if incident is not None else "",
+        generation=engine.generation,
     )

@@ -26,7 +26,7 @@ from watchdog.core.model import (
     Tick,
     Verb,
 )
-from watchdog.core.policy import failed, is_given_up, refunded
+from watchdog.core.policy import backoff, failed, is_given_up, refunded
 from watchdog.core.state import EngineState, PolicySettings, State, StoppedBy
 
 _REFUSED_BY_THE_BOX = frozenset(
@@ -42,6 +42,9 @@ _REFUSED_BY_THE_BOX = frozenset(
 """An action that fails so was refused before anything was started, and may succeed later."""
 _REFUSED_PAUSE: Seconds = 1.0
 """No backoff is shorter after that: what the box lacks does not come within milliseconds."""
+
+_UNTOUCHED_PAUSE: Seconds = 30.0
+"""Nothing is tried again before: who may not be signalled now may hardly be in a moment."""
 
 _Taken = tuple[State, tuple[Record, ...]]
 
@@ -190,7 +193,7 @@ def _finished(state: State, event: ActionFinished, settings: PolicySettings) -> 
         engine = changed(engine, in_flight="")
     if outcome.action in LIFE and not outcome.ok:
         engine = _not_done(engine, event, settings)
-    elif outcome.action == "stop_engine":
+    elif outcome.action == "stop_engine" and not _came_meanwhile(engine):
         engine = _stopped(state, engine, event)
     records = [_record(state, outcome)]
     if outcome.ok and outcome.action in LIFE and engine.process is ProcessState.STOPPED:
@@ -209,6 +212,12 @@ def _record(state: State, outcome: Outcome) -> Record:
         *outcome.evidence,
     )
     return Record("action.finished", "info" if outcome.ok else "error", keys)
+
+
+def _came_meanwhile(engine: EngineState) -> bool:
+    """Whether somebody else has started it since: what was to be stopped had gone before."""
+    there = engine.process in {ProcessState.STARTING, ProcessState.RUNNING}
+    return engine.settings.attach is not None and there
 
 
 def _stopped(state: State, engine: EngineState, event: ActionFinished) -> EngineState:
@@ -238,6 +247,8 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
     if outcome.unkillable:
         engine = move(engine, ProcessState.UNKILLABLE, event.at)
         return changed(engine, reasons=(outcome.explanation,))
+    if outcome.untouched and engine.leader is not None:
+        return _as_it_was(engine, event, settings)
     if outcome.action == "stop_engine" and is_given_up(engine):
         return _cleared(engine, event)  # once: what a stop could not do, the next could not either
     refused = outcome.cause in _REFUSED_BY_THE_BOX
@@ -250,3 +261,12 @@ def _not_done(engine: EngineState, event: ActionFinished, settings: PolicySettin
         engine = changed(engine, retry_at=max(engine.retry_at or due, due))
     reasons = (outcome.explanation,)
     return changed(move(engine, _after_failure(engine), event.at), reasons=reasons)
+
+
+def _as_it_was(engine: EngineState, event: ActionFinished, settings: PolicySettings) -> EngineState:
+    """Nobody was signalled: it serves as it did, its account pays nothing, and a try is far off."""
+    if engine.charged:
+        engine = refunded(engine)
+    to = ProcessState.STARTING if engine.ready_at is None else ProcessState.RUNNING
+    due = event.at + backoff(engine.history.failures, engine.generation, settings)
+    return changed(move(engine, to, event.at), retry_at=max(due, event.at + _UNTOUCHED_PAUSE))

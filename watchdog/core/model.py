@@ -189,7 +189,8 @@ class Decision:
     """What is done about a finding or a command. ``hold`` is None exactly when it acts.
 
     ``rule`` is the finding's rule, or ``operator`` for a command. ``action`` names the action
-    plug-in, ``target`` the engine or other subject it is aimed at.
+    plug-in, ``target`` the engine or other subject it is aimed at. ``generation`` is the engine's
+    start that it is about, "" for none.
     """
 
     at: Seconds
@@ -200,11 +201,15 @@ class Decision:
     hold: HoldReason | None = None
     detail: str = ""
     incident: str = ""
+    generation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one action. ``cause`` and ``explanation`` say why it failed, if it did."""
+    """What became of one action. ``cause`` and ``explanation`` say why it failed, if it did.
+
+    ``untouched``: it failed before anybody was signalled, and the engine is as it was.
+    """
 
     action: str
     target: Subject
@@ -214,6 +219,7 @@ class Outcome:
     cause: Cause = Cause.UNKNOWN
     unkillable: bool = False
     evidence: tuple[tuple[str, Value], ...] = ()
+    untouched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

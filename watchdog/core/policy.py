@@ -36,8 +36,17 @@ def barred(state: State, engine: EngineState, finding: Finding) -> HoldReason | 
 
 
 def is_only_told(engine: EngineState) -> bool:
-    """Whether nothing is ever done about the engine: somebody else starts and ends it."""
-    return engine.settings.attach is Attach.REPORT
+    """Whether nothing can be done about the engine: somebody else starts and ends it.
+
+    So it is too while its processes are out of sight.
+    """
+    return engine.settings.attach is Attach.REPORT or is_out_of_sight(engine)
+
+
+def is_out_of_sight(engine: EngineState) -> bool:
+    """Whether it is there, started by somebody else, and none of its processes can be seen."""
+    there = engine.process in _LIVE and not engine.in_flight and bool(engine.generation)
+    return there and engine.settings.attach is not None and engine.leader is None
 
 
 def spent(engine: EngineState, at: Seconds, policy: PolicySettings) -> HoldReason | None:

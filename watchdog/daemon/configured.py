@@ -23,6 +23,7 @@ SIMULATED_PORT = 8000
 
 
 _NO_ENGINE = "no engine: give its command after --, or an [engine.NAME] in the configuration"
+_BESIDE = "--attach: expected attach of every other [engine.NAME] in the configuration too"
 _OTHERWISE = "--no-engine: expected no [engine.NAME] in the configuration"
 
 
@@ -48,6 +49,8 @@ class Source:
         command = simulated_command() if self.options.simulate else self.options.command
         attach = None if self.options.attach is None else Attach(self.options.attach)
         config = configuration.load(self.path, registry.plug_ins(), command, attach)
+        if attach is not None and any(one.attach is None for one in config.engine.values()):
+            raise ConfigError([_BESIDE])
         if bool(config.engine) is self.options.no_engine:
             raise ConfigError([_OTHERWISE if self.options.no_engine else _NO_ENGINE])
         return self._overridden(config)

@@ -106,21 +106,27 @@ class AttachedEngine(SupervisedEngine):
     def _glance(self, found: Callable[[ProcessInfo | None], None]) -> None:
         """One look, which lets go of who is gone and gives who came to ``found``."""
         generation = self._generation
-        if self._over_with.is_set() or (generation is not None and self._is_there(generation)):
+        if self._over_with.is_set() or (generation is not None and _leads(generation)):
             return
         seen = presence.look(self._settings.endpoint, self._settings.launch.command)
         self._tell(seen.why)
+        if generation is not None and generation.pidfd is None:
+            if self._goes_on_unseen(seen):
+                return
+            if seen.leader is not None:
+                self._forget(generation)  # it has come into sight, and goes on as that
+                generation = None
         if generation is not None and (seen.serves or not self._lives_on(generation)):
             self._let_go(generation)
         if seen.serves:
             found(seen.leader)
 
     def _is_there(self, generation: Generation) -> bool:
-        if generation.pidfd is not None:
-            return not generation.leader_gone()
-        listened = procfs.is_listened_on(self._settings.endpoint.port)
-        self._missed = 0 if listened else self._missed + 1
-        return self._missed < _MISSED
+        return _leads(generation) or (generation.pidfd is None and self._missed < _MISSED)
+
+    def _goes_on_unseen(self, seen: presence.Presence) -> bool:
+        self._missed = 0 if seen.serves else self._missed + 1
+        return seen.leader is None and self._missed < _MISSED
 
     def _lives_on(self, generation: Generation) -> bool:
         """Whether something of it may still be ended by a stop of ours."""
@@ -196,6 +202,9 @@ class AttachedEngine(SupervisedEngine):
                 )
             )
         self._note_death(generation)
+        self._forget(generation)
+
+    def _forget(self, generation: Generation) -> None:
         if generation.token is not None:
             self._around.exit_watch.unwatch(generation.token)
         generation.close()
@@ -227,22 +236,46 @@ class AttachedEngine(SupervisedEngine):
             self._over_with.wait(_LOOK_PERIOD)
         raise ActionError(f"not waited any longer for {self.name} to be started")
 
+    def stop(self, *, drain: bool, cause: Cause, generation: str = "") -> None:
+        """As ``SupervisedEngine``. Who has come since ``generation`` was judged is let be."""
+        with self._hands:
+            present = self._generation
+            if not generation or present is None or present.record.id == generation:
+                self._stop(drain=drain, cause=cause)
+
     def _stop(self, *, drain: bool, cause: Cause) -> None:
         generation = self._generation
         if generation is None:
             return
+        if not _leads(generation):
+            self._glance(self._found)  # what it has left may serve
+            if self._generation is not generation:
+                return
+        obstacle = self._obstacle(generation)
+        if obstacle:
+            raise ActionError(obstacle, untouched=True)
+        super()._stop(drain=drain, cause=cause)
+
+    def _obstacle(self, generation: Generation) -> str:
+        """Why nobody may be signalled; "" when somebody may."""
         if not self._terms.signals:
-            raise ActionError(f"{self.name} is attached to report: nobody is signalled")
+            return f"{self.name} is attached to report: nobody is signalled"
         if generation.record.pid is None:
-            raise ActionError(f"cannot end {self.name}: {self._said or 'it cannot be seen'}")
+            return f"cannot end {self.name}: {self._said or 'it cannot be seen'}"
         if generation.pidfd is not None and not identity.may_signal(generation.pidfd):
             text = f"cannot end {self.name}: process {generation.pid} may not be signalled"
-            raise ActionError(f"{text}: run as its user, or with CAP_KILL")
-        super()._stop(drain=drain, cause=cause)
+            return f"{text}: run as its user, or with CAP_KILL"
+        seen = presence.look(self._settings.endpoint, self._settings.launch.command)
+        return f"cannot end {self.name}: {seen.why}" if seen.shared else ""
 
     def _leave(self) -> None:
         self._over_with.set()
         super()._leave()
+
+
+def _leads(generation: Generation) -> bool:
+    """Whether its leader is seen to live."""
+    return generation.pidfd is not None and not generation.leader_gone()
 
 
 def awaited(engine: SupervisedEngine) -> str | None:

@@ -252,7 +252,7 @@ class SupervisedEngine:
 
     # --- stop ---------------------------------------------------------------------------------
 
-    def stop(self, *, drain: bool, cause: Cause) -> None:
+    def stop(self, *, drain: bool, cause: Cause, generation: str = "") -> None:  # noqa: ARG002
         """Run the ladder until the set is proven empty; raises ActionError(unkillable=True)."""
         with self._hands:
             self._stop(drain=drain, cause=cause)
