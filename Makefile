@@ -43,7 +43,8 @@ run: $(STAMP) ## Supervise `vllm serve MODEL` where MODEL, vllm and a GPU are th
 .PHONY: test
 test: $(STAMP) ## Run all tests but those that need vLLM or a GPU (PYTEST_ARGS="-k word" narrows)
 	@tools/debian_packages.sh $(TEST_PACKAGES)
-	$(PYTEST) -n 4 --dist loadgroup --ignore=tests/e2e --ignore=tests/gpu $(PYTEST_ARGS)
+	$(PYTEST) -n 4 --dist loadgroup --ignore=tests/e2e --ignore=tests/gpu \
+	    --ignore=tests/process/test_chaos.py $(PYTEST_ARGS)
 
 .PHONY: laws
 laws: $(STAMP) ## Run the laws, and 50 weeks of virtual time with random faults (SEEDS=50; half an hour)
@@ -82,6 +83,7 @@ bench: $(STAMP) ## Measure what is promised in numbers, and what others need for
 
 .PHONY: chaos
 chaos: $(STAMP) ## Random faults for half an hour, with invariants checked all along (MINUTES=30 SEED=1)
+	$(PYTEST) tests/process/test_chaos.py
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: drill

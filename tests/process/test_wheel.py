@@ -187,7 +187,10 @@ def started(commands: Path, place: Path) -> Daemon:
 
 def does_its_job(daemon: Daemon) -> None:
     """Ready, ready again after the engine is killed, gone with all of it on SIGTERM."""
-    until(lambda: daemon.get("/healthz")[0] == 200, READY)
+    try:
+        until(lambda: daemon.get("/healthz")[0] == 200, READY)
+    except AssertionError as error:
+        raise AssertionError(daemon.log_path.read_text()[-4000:]) from error
     first = daemon.wait_ready(READY)
     daemon.remember(first["pids"])
     os.kill(first["pid"], signal.SIGKILL)

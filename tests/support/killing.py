@@ -31,6 +31,8 @@ restart_budget = { count = 1000, window = "9h" }
 boot_budget = { count = 1000, window = "9h" }
 """
 BUDGET = 1000
+_SETTLED = 5.0
+"""Seconds after which a process has long become what it is."""
 GONE = 5.0
 """Seconds: no number of a process comes again so soon."""
 
@@ -43,6 +45,11 @@ def wait(look: Callable[[], object], patience: float = READY) -> None:
     while not look():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.1)
+
+
+def _is_settled(info: ProcessInfo) -> bool:
+    """Whether its leader has long shown what it is: a scan may see a child before that."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - info.start_ticks / procfs.TICKS > _SETTLED
 
 
 class Auditor:
@@ -95,7 +102,7 @@ class Auditor:
         if key not in self._of:
             generation = self._leads(info) or self._sessions.get(info.session, "")
             if not generation:
-                if info.session != info.pid:
+                if info.session != info.pid and _is_settled(info):
                     self._strangers.add(key)  # nobody enters a session
                 return ""
             self._of[key] = generation
