@@ -171,18 +171,20 @@ def told(commands: Path, *words: str) -> str:
 
 def started(commands: Path, place: Path) -> Daemon:
     """The main job, with nothing in its environment."""
-    listen, log = f"127.0.0.1:{free_port()}", place / "log"
-    words = ["run", "--simulate", "--state-dir", str(place / "state"), "--listen", listen]
+    listen, log, port = f"127.0.0.1:{free_port()}", place / "log", free_port()
+    program = str(commands / "vllm-watchdog")
+    words = ["run", "--state-dir", str(place / "state"), "--listen", listen]
+    engine = [program, "simulate-engine", "--port", str(port)]  # 8000 may be another test's
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [str(commands / "vllm-watchdog"), *words],
+            [program, *words, "--", *engine],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             cwd=place,
             env={},
         )
-    return Daemon(process, listen, place / "state", log, 0)
+    return Daemon(process, listen, place / "state", log, port)
 
 
 def does_its_job(daemon: Daemon) -> None:
